@@ -1,0 +1,1 @@
+"""Sparse Bayesian learning without covariance matrices."""
