@@ -1,0 +1,1 @@
+"""Inference: one outer loop, and the algorithms that run on it."""

@@ -1,0 +1,156 @@
+"""What an algorithm is: a step from one state to the next, run by the loop."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from cofem._memory import available_bytes, describe_bytes
+from cofem.inference.problem import Problem
+from cofem.status import StatusCode
+
+Array = Any
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything an algorithm knows after a step, in scaled units.
+
+    Attributes
+    ----------
+    alpha : array of shape (D,)
+        Prior precisions that `mean` and `variance` belong to.
+    mean, variance : arrays of shape (D,), or None before the first step
+        Posterior moments.
+    carry : Any
+        What the algorithm hands from step to step (warm starts and the like).
+    """
+
+    alpha: Array
+    mean: Array | None = None
+    variance: Array | None = None
+    carry: Any = None
+
+
+@dataclass(frozen=True)
+class Info:
+    """What a step reports besides its state.
+
+    Attributes
+    ----------
+    cg_iterations : int
+        CG steps of the slowest column.
+    figures : dict of str to float
+        Further entries of the history, e.g. ``log_evidence``.
+    trouble : str
+        What went wrong without ending the fit; "" if nothing did.
+    end, message : StatusCode or None, str
+        Set when the algorithm itself ends the fit, and why.
+    """
+
+    cg_iterations: int = 0
+    figures: dict[str, float] = field(default_factory=dict)
+    trouble: str = ""
+    end: StatusCode | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What an E-step returns."""
+
+    mean: Array
+    variance: Array
+    carry: Any = None
+    info: Info = field(default_factory=Info)
+
+
+@dataclass(frozen=True)
+class Method(ABC):
+    """An algorithm with its settings.
+
+    Class attributes say up front what it needs, so that a pair that cannot work is refused
+    before any work is done.
+    """
+
+    name: ClassVar[str]
+    #: Whether it works on complex data.
+    complex_data: ClassVar[bool] = True
+    #: Outer steps when the user names none.
+    default_max_iter: ClassVar[int] = 100
+    #: Relative change of the mean at which it stops when the user names none.
+    default_tol: ClassVar[float] = 1e-4
+    #: Whether it has a stop rule of its own, in place of the change of the mean.
+    stops_itself: ClassVar[bool] = False
+
+    #: Where alpha starts unless the user says otherwise; None for a start free of units.
+    alpha_init: ClassVar[float | None] = None
+
+    def memory(self, problem: Problem) -> tuple[float, str]:
+        """Bytes needed beyond vectors of length D, and for what."""
+        return 0.0, ""
+
+    def check(self, problem: Problem) -> None:
+        """Refuse at the door what this method cannot do."""
+        if problem.is_complex and not self.complex_data:
+            raise ValueError(
+                f"method='{self.name}' works on real data only, but y or Phi is complex; use 'cofem', 'em' or 'irls'"
+            )
+        needed, what = self.memory(problem)
+        limit = available_bytes()
+        if limit is not None and needed > limit:
+            raise ValueError(
+                f"method='{self.name}' needs {describe_bytes(needed)} for {what}, but only "
+                f"{describe_bytes(limit)} of memory is available; use method='cofem', which needs vectors only"
+            )
+
+    @abstractmethod
+    def step(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
+        """Go from one state to the next."""
+
+    def finish(
+        self, problem: Problem, state: State, ended: StatusCode, rng: np.random.Generator
+    ) -> tuple[State, Info]:
+        """Bring the last state to its final accuracy, or withdraw it; `ended` says how the run ended.
+
+        An `Info.end` returned here replaces how the run ended.
+        """
+        return state, Info()
+
+
+class ExpectationMaximisation(Method):
+    """EM: an E-step at the current alpha, then ``alpha = 1 / (mean^2 + variance)``.
+
+    A step updates alpha from the moments of the state, if there are any yet, and takes the
+    moments at the new alpha, so that a state's moments always belong to its alpha.
+    """
+
+    @abstractmethod
+    def expectation(
+        self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator
+    ) -> Moments:
+        """E-step: posterior moments at `alpha`; `state` is the one before."""
+
+    def step(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
+        """Update alpha, then take the moments at it."""
+        alpha = state.alpha
+        if state.mean is not None:
+            alpha = em_update(state.mean, state.variance, problem.alpha_cap)
+        moments = self.expectation(problem, alpha, state, rng)
+        return State(alpha, moments.mean, moments.variance, moments.carry), moments.info
+
+
+def em_update(mean: Array, variance: Array, cap: float) -> Array:
+    """EM's update ``alpha = 1 / (|mean|^2 + variance)``, at most `cap`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> em_update(np.array([1.0, 0.0]), np.array([1.0, 0.0]), cap=1e12).tolist()
+    [0.5, 1000000000000.0]
+    """
+    second_moment = np.abs(mean) ** 2 + variance
+    return 1 / np.maximum(second_moment, second_moment.dtype.type(1 / cap))

@@ -1,0 +1,166 @@
+"""The one outer loop: history, stop rule, callbacks, progress."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cofem.inference.base import Info, Method, State
+from cofem.inference.problem import Problem
+from cofem.status import Status, StatusCode
+
+Array = Any
+logger = logging.getLogger("cofem")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a callback sees after each outer step, in the user's units."""
+
+    iteration: int
+    elapsed: float
+    applications: float
+    change: float
+    _problem: Problem
+    _state: State
+
+    @property
+    def mean(self) -> Array:
+        """Posterior mean, shape (D,)."""
+        return self._state.mean * self._problem.units.coefficient
+
+    @property
+    def variance(self) -> Array:
+        """Posterior variances, shape (D,)."""
+        return self._state.variance * self._problem.units.coefficient**2
+
+    @property
+    def alpha(self) -> Array:
+        """Prior precisions, shape (D,)."""
+        return self._state.alpha / self._problem.units.coefficient**2
+
+    @property
+    def noise_std(self) -> float:
+        """Standard deviation of the noise."""
+        return self._problem.noise_var**0.5 * self._problem.units.data
+
+
+Callback = Callable[[Snapshot], bool | None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The last good state, the history and how the run ended."""
+
+    state: State
+    history: dict[str, np.ndarray]
+    status: Status
+
+
+def run(
+    problem: Problem,
+    method: Method,
+    alpha: Array,
+    *,
+    rng: np.random.Generator,
+    max_iter: int,
+    tol: float,
+    callbacks: list[Callback],
+) -> Outcome:
+    """Step `method` until the mean settles, a callback stops it or the steps run out."""
+    start = time.perf_counter()
+    state = State(alpha)
+    history: dict[str, list[float]] = defaultdict(list)
+    troubles: Counter[str] = Counter()
+    status: Status | None = None
+
+    for iteration in range(1, max_iter + 1):
+        new, info = method.step(problem, state, rng)
+        if not _is_finite(new):
+            if state.mean is None:
+                raise FloatingPointError(
+                    "Phi returned values that are not finite in the first step; check the operator"
+                )
+            status = Status(
+                StatusCode.FAILED,
+                f"step {iteration} was not finite; the state before it is returned. "
+                "Check the operator, or use float64",
+            )
+            break
+        change = _relative_change(new.mean, state.mean, problem.column_norms)
+        state = new
+        if info.trouble:
+            troubles[info.trouble] += 1
+        snapshot = Snapshot(
+            iteration, time.perf_counter() - start, problem.phi.applications, change, problem, state
+        )
+        _record(history, snapshot, info)
+        logger.debug("%s step %d: change %.3g, %s", method.name, iteration, change, info)
+        status = _judge(snapshot, info, method, tol, callbacks)
+        if status is not None:
+            break
+    else:
+        status = Status(
+            StatusCode.MAX_ITER,
+            f"stopped after max_iter={max_iter} steps; the mean still changed by {change:.2g} (tol={tol:.2g}). "
+            "Raise max_iter to go on",
+        )
+    assert status is not None
+    if status.code is not StatusCode.FAILED:
+        state, last = method.finish(problem, state, status.code, rng)
+        if last.end is not None:
+            status = Status(last.end, last.message)
+        if last.trouble:
+            troubles[last.trouble] += 1
+    notes = tuple(f"{text} (in {count} of {iteration} steps)" for text, count in troubles.items())
+    status = Status(status.code, status.message, notes)
+    logger.info("%s: %s", method.name, status)
+    return Outcome(state, {name: np.asarray(values) for name, values in history.items()}, status)
+
+
+def _judge(
+    snapshot: Snapshot, info: Info, method: Method, tol: float, callbacks: list[Callback]
+) -> Status | None:
+    """Decide whether the run ends here. Every callback sees every step."""
+    answers = [callback(snapshot) for callback in callbacks]
+    if info.end is not None:
+        return Status(info.end, info.message)
+    if any(answers):
+        return Status(StatusCode.STOPPED, f"a callback stopped the fit at step {snapshot.iteration}")
+    if snapshot.change <= tol and not method.stops_itself:
+        return Status(
+            StatusCode.CONVERGED,
+            f"the mean changed by {snapshot.change:.2g} (tol={tol:.2g}) at step {snapshot.iteration}",
+        )
+    return None
+
+
+def _record(history: dict[str, list[float]], snapshot: Snapshot, info: Info) -> None:
+    for name in ("iteration", "elapsed", "applications", "change", "noise_std"):
+        history[name].append(getattr(snapshot, name))
+    history["cg_iterations"].append(info.cg_iterations)
+    for name, value in info.figures.items():
+        history[name].append(value)
+
+
+def _relative_change(new: Array, old: Array | None, column_norms: Array) -> float:
+    """Change of the mean relative to its norm, coefficients weighted by their columns' norms.
+
+    The weights make it independent of the units of each column, as the model itself is.
+    """
+    if old is None:
+        return np.inf
+    size = float(np.linalg.norm(new * column_norms))
+    difference = float(np.linalg.norm((new - old) * column_norms))
+    return difference / size if size > 0 else (0.0 if difference == 0 else np.inf)
+
+
+def _is_finite(state: State) -> bool:
+    # A sum is not finite as soon as one term is not, and needs no temporary array.
+    return bool(np.isfinite(np.sum(state.mean)) and np.isfinite(np.sum(state.variance)))

@@ -1,0 +1,48 @@
+"""The algorithms by name, and the choice between them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cofem._memory import available_bytes
+from cofem.inference.amp import AMP
+from cofem.inference.base import Method
+from cofem.inference.cofem import CoFEM
+from cofem.inference.em import EM
+from cofem.inference.irls import IRLS
+from cofem.inference.problem import Problem
+from cofem.inference.seq import Seq
+from cofem.inference.vi import VI
+
+METHODS: dict[str, type[Method]] = {method.name: method for method in (EM, IRLS, AMP, VI, Seq, CoFEM)}
+
+#: Side of the matrix an exact method factors, up to which it is chosen by itself.
+EXACT_SIDE = 512
+
+
+def get_method(method: Any, problem: Problem) -> tuple[Method, str]:
+    """Return the method object and, if it was chosen here, why."""
+    if isinstance(method, Method):
+        return method, ""
+    if method == "auto":
+        return choose_method(problem)
+    if isinstance(method, str) and method in METHODS:
+        return METHODS[method](), ""
+    if isinstance(method, str):
+        names = ", ".join(repr(name) for name in ("auto", *METHODS))
+        raise ValueError(f"method must be one of {names} or a method object, got {method!r}")
+    raise TypeError(f"method must be a name or a method object such as cofem.CoFEM(), got {method!r}")
+
+
+def choose_method(problem: Problem) -> tuple[Method, str]:
+    """Pick the fastest method that is safe on this problem, and say why.
+
+    An exact one where its matrix is small; CoFEM otherwise.
+    """
+    n, d = problem.phi.shape
+    exact = EM() if d <= n else IRLS()
+    side, limit = min(n, d), available_bytes()
+    fits = limit is None or exact.memory(problem)[0] < 0.5 * limit
+    if side <= EXACT_SIDE and n * d <= EXACT_SIDE * 16384 and fits:
+        return exact, f"method 'auto' chose '{exact.name}': exact, and its {side} x {side} matrix is small"
+    return CoFEM(), f"method 'auto' chose 'cofem': a {side} x {side} matrix would cost more than it saves"

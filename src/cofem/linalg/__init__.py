@@ -1,0 +1,1 @@
+"""Matrix-free linear algebra: batched conjugate gradients, the posterior's systems, diagonal estimators."""

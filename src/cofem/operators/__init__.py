@@ -1,0 +1,30 @@
+"""Operators: what the dictionary Phi is, from dense arrays to compositions of fast transforms."""
+
+from cofem.operators.base import Operator
+from cofem.operators.checks import check_adjoint
+from cofem.operators.convolution import Convolution
+from cofem.operators.dense import Dense, Sparse
+from cofem.operators.facts import Facts
+from cofem.operators.interop import as_operator
+from cofem.operators.sampling import Diagonal, Identity, Mask
+from cofem.operators.stack import hstack, vstack
+from cofem.operators.transforms import DCT, FFT
+from cofem.operators.wavelets import Wavelet
+
+__all__ = [
+    "DCT",
+    "FFT",
+    "Convolution",
+    "Dense",
+    "Diagonal",
+    "Facts",
+    "Identity",
+    "Mask",
+    "Operator",
+    "Sparse",
+    "Wavelet",
+    "as_operator",
+    "check_adjoint",
+    "hstack",
+    "vstack",
+]

@@ -1,0 +1,329 @@
+"""Operators made of operators: products, sums, multiples, adjoints and conjugates.
+
+Functions build, classes hold: `compose`, `add` and `scale` check shapes and simplify, so that the classes
+need not.
+"""
+
+from __future__ import annotations
+
+import cmath
+from collections.abc import Sequence
+from functools import reduce
+from itertools import pairwise
+from operator import add as plus
+
+import numpy as np
+
+from cofem._arrays import Array, conj
+from cofem.operators.base import Operator
+from cofem.operators.facts import Facts
+
+
+def common_precision(operators: Sequence[Operator]) -> str | None:
+    """Return the highest precision that any of ``operators`` stores, None if none stores numbers."""
+    return max((op.precision for op in operators if op.precision is not None), default=None)
+
+
+def agreed_groups(labels: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    """Return the group labels that all operators along a shared axis agree on, else None."""
+    first = labels[0]
+    if first is None or any(other is None or not np.array_equal(first, other) for other in labels):
+        return None
+    return first
+
+
+class Adjoint(Operator):
+    """Hermitian adjoint of an operator."""
+
+    def __init__(self, operator: Operator) -> None:
+        super().__init__(
+            (operator.shape[1], operator.shape[0]),
+            is_complex=operator.is_complex,
+            precision=operator.precision,
+            facts=operator.facts.of_adjoint(),
+        )
+        self.operator = operator
+
+    def _forward(self, x: Array) -> Array:
+        return self.operator._adjoint(x)
+
+    def _adjoint(self, y: Array) -> Array:
+        return self.operator._forward(y)
+
+    def _forward_overwriting(self, x: Array) -> Array:
+        return self.operator._adjoint_overwriting(x)
+
+    def _adjoint_overwriting(self, y: Array) -> Array:
+        return self.operator._forward_overwriting(y)
+
+    def _adjoint_operator(self) -> Operator:
+        return self.operator
+
+    def _spectral_norm(self) -> float:
+        return self.operator.norm
+
+    def _abs2(self) -> Operator | None:
+        squares = self.operator.abs2()
+        return None if squares is None else squares.H
+
+    def _in_precision(self, precision: str) -> Operator:
+        return self.operator._in_precision(precision).H
+
+    def _column_groups(self) -> np.ndarray | None:
+        return self.operator.row_groups
+
+    def _row_groups(self) -> np.ndarray | None:
+        return self.operator.groups
+
+    def _expression(self) -> str:
+        return self.operator._adjoint_expression()
+
+
+class _SameAxes(Operator):
+    """An operator whose rows and columns mean what those of another operator mean."""
+
+    operator: Operator
+
+    def _column_groups(self) -> np.ndarray | None:
+        return self.operator.groups
+
+    def _row_groups(self) -> np.ndarray | None:
+        return self.operator.row_groups
+
+
+class Conjugate(_SameAxes):
+    """Complex operator with conjugated entries."""
+
+    def __init__(self, operator: Operator) -> None:
+        super().__init__(operator.shape, is_complex=True, precision=operator.precision, facts=operator.facts)
+        self.operator = operator
+
+    def _forward(self, x: Array) -> Array:
+        return conj(self.operator._forward(conj(x)))
+
+    def _adjoint(self, y: Array) -> Array:
+        return conj(self.operator._adjoint(conj(y)))
+
+    def _adjoint_operator(self) -> Operator:
+        return self.operator.H.conj()
+
+    def _conjugate_operator(self) -> Operator:
+        return self.operator
+
+    def _spectral_norm(self) -> float:
+        return self.operator.norm
+
+    def _abs2(self) -> Operator | None:
+        return self.operator.abs2()
+
+    def _in_precision(self, precision: str) -> Operator:
+        return self.operator._in_precision(precision).conj()
+
+    def _expression(self) -> str:
+        if isinstance(self.operator, Adjoint):
+            return self.operator.operator._bracketed(3) + ".T"
+        return self.operator._bracketed(3) + ".conj()"
+
+
+class Scaled(_SameAxes):
+    """Scalar multiple of an operator."""
+
+    _binding = 2
+
+    def __init__(self, scalar: float | complex, operator: Operator) -> None:
+        super().__init__(
+            operator.shape,
+            is_complex=operator.is_complex or isinstance(scalar, complex),
+            precision=operator.precision,
+            facts=operator.facts.of_multiple(scalar),
+        )
+        self.scalar = scalar
+        self.operator = operator
+
+    def _forward(self, x: Array) -> Array:
+        return self.scalar * self.operator._forward(x)
+
+    def _adjoint(self, y: Array) -> Array:
+        return self.scalar.conjugate() * self.operator._adjoint(y)
+
+    def _gram(self, x: Array) -> Array:
+        # A complex scalar times its conjugate stays of complex type, as the result must.
+        return (self.scalar.conjugate() * self.scalar) * self.operator._gram(x)
+
+    def _spectral_norm(self) -> float:
+        return abs(self.scalar) * self.operator.norm
+
+    def _abs2(self) -> Operator | None:
+        squares = self.operator.abs2()
+        return None if squares is None else abs(self.scalar) ** 2 * squares
+
+    def _in_precision(self, precision: str) -> Operator:
+        return Scaled(self.scalar, self.operator._in_precision(precision))
+
+    def _expression(self) -> str:
+        text = self.operator._bracketed(2)
+        if self.scalar == -1:
+            return f"-{text}"
+        number = f"({self.scalar:g})" if isinstance(self.scalar, complex) else f"{self.scalar:g}"
+        return f"{number} * {text}"
+
+
+class Product(Operator):
+    """Product of two or more operators, the last one applied first."""
+
+    _binding = 2
+
+    def __init__(self, factors: Sequence[Operator]) -> None:
+        super().__init__(
+            (factors[0].shape[0], factors[-1].shape[1]),
+            is_complex=any(op.is_complex for op in factors),
+            precision=common_precision(factors),
+            facts=Facts.of_product([op.facts for op in factors]),
+        )
+        self.factors = tuple(factors)
+
+    def _forward(self, x: Array) -> Array:
+        x = self.factors[-1]._forward(x)
+        for factor in self.factors[-2::-1]:
+            x = factor._forward_overwriting(x)
+        return x
+
+    def _adjoint(self, y: Array) -> Array:
+        y = self.factors[0]._adjoint(y)
+        for factor in self.factors[1:]:
+            y = factor._adjoint_overwriting(y)
+        return y
+
+    def _gram(self, x: Array) -> Array:
+        # The Gram operator of the first factor sits in the middle and may be cheaper than its two halves.
+        x = self.factors[-1]._forward(x)
+        for factor in self.factors[-2:0:-1]:
+            x = factor._forward_overwriting(x)
+        x = self.factors[0]._gram(x)
+        for factor in self.factors[1:]:
+            x = factor._adjoint_overwriting(x)
+        return x
+
+    def _spectral_norm(self) -> float:
+        first, last = self.factors[0], self.factors[-1]
+        if last.facts.row_gram is not None:  # |A B|^2 = |A B B^H A^H| = c |A|^2
+            return float(np.sqrt(last.facts.row_gram)) * compose(*self.factors[:-1]).norm
+        if first.facts.column_gram is not None:
+            return float(np.sqrt(first.facts.column_gram)) * compose(*self.factors[1:]).norm
+        return super()._spectral_norm()
+
+    def _abs2(self) -> Operator | None:
+        # The square of a sum of products is the sum of their squares only where the sum has one term.
+        if self.factors[0].facts.one_per_row:
+            parts = [self.factors[0], compose(*self.factors[1:])]
+        elif self.factors[-1].facts.one_per_column:
+            parts = [compose(*self.factors[:-1]), self.factors[-1]]
+        else:
+            return None
+        squares = [part.abs2() for part in parts]
+        known = [square for square in squares if square is not None]
+        return compose(*known) if len(known) == 2 else None
+
+    def _in_precision(self, precision: str) -> Operator:
+        return Product([op._in_precision(precision) for op in self.factors])
+
+    def _column_groups(self) -> np.ndarray | None:
+        # A diagonal factor leaves each coefficient in its place.
+        named = [op for op in self.factors if not op.facts.diagonal]
+        return named[-1].groups if named else None
+
+    def _row_groups(self) -> np.ndarray | None:
+        named = [op for op in self.factors if not op.facts.diagonal]
+        return named[0].row_groups if named else None
+
+    def _expression(self) -> str:
+        return " @ ".join(op._bracketed(3) for op in self.factors)
+
+
+class Sum(Operator):
+    """Sum of two or more operators of one shape."""
+
+    _binding = 1
+
+    def __init__(self, terms: Sequence[Operator]) -> None:
+        diagonal = all(op.facts.diagonal for op in terms)
+        super().__init__(
+            terms[0].shape,
+            is_complex=any(op.is_complex for op in terms),
+            precision=common_precision(terms),
+            facts=Facts(diagonal=diagonal, one_per_row=diagonal, one_per_column=diagonal),
+        )
+        self.terms = tuple(terms)
+
+    def _forward(self, x: Array) -> Array:
+        return reduce(plus, (op._forward(x) for op in self.terms))
+
+    def _adjoint(self, y: Array) -> Array:
+        return reduce(plus, (op._adjoint(y) for op in self.terms))
+
+    def _in_precision(self, precision: str) -> Operator:
+        return Sum([op._in_precision(precision) for op in self.terms])
+
+    def _column_groups(self) -> np.ndarray | None:
+        return agreed_groups([op.groups for op in self.terms])
+
+    def _row_groups(self) -> np.ndarray | None:
+        return agreed_groups([op.row_groups for op in self.terms])
+
+    def _expression(self) -> str:
+        return " + ".join(op._expression() for op in self.terms).replace("+ -", "- ")
+
+
+def compose(*operators: Operator) -> Operator:
+    """Return the product of ``operators``; products among them are opened up.
+
+    Examples
+    --------
+    >>> from cofem.operators import DCT, Mask
+    >>> compose(Mask([0, 3], 8), DCT(8).T)
+    <Mask(2 of 8) @ DCT(8).T, shape (2, 8)>
+    """
+    for left, right in pairwise(operators):
+        if left.shape[1] != right.shape[0]:
+            raise ValueError(f"shapes do not match in {left} @ {right}: {left.shape} and {right.shape}")
+    factors: list[Operator] = []
+    for op in operators:
+        factors.extend(op.factors if isinstance(op, Product) else [op])
+    return factors[0] if len(factors) == 1 else Product(factors)
+
+
+def add(*operators: Operator) -> Operator:
+    """Return the sum of ``operators``; sums among them are opened up.
+
+    Examples
+    --------
+    >>> from cofem.operators import DCT, Identity
+    >>> add(Identity(4), DCT(4))
+    <Identity(4) + DCT(4), shape (4, 4)>
+    """
+    terms: list[Operator] = []
+    for op in operators:
+        if op.shape != operators[0].shape:
+            first = operators[0]
+            raise ValueError(f"shapes do not match in {first} + {op}: {first.shape} and {op.shape}")
+        terms.extend(op.terms if isinstance(op, Sum) else [op])
+    return terms[0] if len(terms) == 1 else Sum(terms)
+
+
+def scale(scalar: complex, operator: Operator) -> Operator:
+    """Return ``scalar * operator``; multiples of multiples become one, and a factor of one none.
+
+    Examples
+    --------
+    >>> from cofem.operators import DCT
+    >>> scale(3, scale(2, DCT(4)))
+    <6 * DCT(4), shape (4, 4)>
+    """
+    if isinstance(operator, Scaled):
+        scalar, operator = scalar * operator.scalar, operator.operator
+    if not cmath.isfinite(scalar):
+        raise ValueError(f"a scalar times an operator must be finite, got {scalar}")
+    if scalar == 1:
+        return operator
+    # A real number kept as complex would make a real operator complex.
+    return Scaled(scalar if scalar.imag else float(scalar.real), operator)

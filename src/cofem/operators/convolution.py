@@ -1,0 +1,162 @@
+"""Convolution with a fixed kernel, by fast Fourier transforms."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import scipy.fft
+
+from cofem._arrays import Array, as_floating, as_shape, by_parts, in_precision, precision_of, squared_modulus
+from cofem.operators.base import Operator
+from cofem.operators.fourier import fft_workers, flatten, unflatten
+
+_CHOICES = {"mode": ("circular", "linear"), "output": ("same", "full")}
+
+
+class Convolution(Operator):
+    """Convolution of signals of one shape with a kernel.
+
+    Parameters
+    ----------
+    kernel : array_like
+        Finite numbers, real or complex, with as many axes as the signal.
+    shape : int or tuple of int
+        Length of the signal, or shape of the array that vectors flatten in C order.
+    mode : {"circular", "linear"}
+        Whether the signal repeats, as in ``scipy.ndimage.convolve(mode="wrap")``, or is zero outside, as in
+        `scipy.signal.convolve`. A circular kernel must not be longer than the signal along any axis.
+    output : {"same", "full"}
+        Linear convolution only: the centre of the result, in the shape of the signal, or all of it.
+    centre : bool
+        Circular convolution only: the origin of the kernel is its centre (entry ``K // 2`` of ``K``, as in
+        SciPy) or, if False, its first entry.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> blur = Convolution([0.25, 0.5, 0.25], 6)
+    >>> np.round(blur @ np.array([0.0, 0.0, 4.0, 0.0, 0.0, 0.0]), 12) + 0.0
+    array([0., 1., 2., 1., 0., 0.])
+    >>> round(blur.norm, 12)
+    1.0
+    """
+
+    def __init__(
+        self, kernel: Any, shape: Any, mode: str = "circular", output: str = "same", centre: bool = True
+    ) -> None:
+        signal_shape = as_shape(shape)
+        kernel = np.asarray(as_floating(kernel, "kernel"))
+        for name, value in (("mode", mode), ("output", output)):
+            if value not in _CHOICES[name]:
+                raise ValueError(f"{name} must be one of {_CHOICES[name]}, got {value!r}")
+        if mode == "circular" and output != "same":
+            raise ValueError(f"output must be 'same' in a circular convolution, got {output!r}")
+        if kernel.ndim != len(signal_shape) or kernel.size == 0:
+            raise ValueError(
+                f"kernel must be non-empty with {len(signal_shape)} axes, as many as shape {signal_shape}, "
+                f"got shape {kernel.shape}"
+            )
+        if not np.isfinite(kernel).all():
+            raise ValueError("kernel must hold finite numbers, got NaN or infinite entries")
+        self.kernel = kernel
+        self.signal_shape = signal_shape
+        self.mode = mode
+        self.output = output
+        self.centre = centre
+        self._axes = tuple(range(-kernel.ndim, 0))
+        self._set_geometry()
+        super().__init__(
+            (prod(self._output_shape), prod(signal_shape)),
+            is_complex=np.iscomplexobj(kernel),
+            precision=precision_of(kernel),
+        )
+        self._spectrum = self._kernel_spectrum()
+
+    def _set_geometry(self) -> None:
+        """Set the shape of the result, that of the padded arrays, and which kernel entry is the origin."""
+        sizes = tuple(zip(self.signal_shape, self.kernel.shape, strict=True))
+        if self.mode == "circular":
+            if any(k > n for n, k in sizes):
+                raise ValueError(
+                    f"kernel must not be longer than the signal in a circular convolution, got kernel shape "
+                    f"{self.kernel.shape} for signal shape {self.signal_shape}"
+                )
+            self._output_shape = self._padded_shape = self.signal_shape
+            self._origin = tuple(k // 2 if self.centre else 0 for _, k in sizes)
+            return
+        full = tuple(n + k - 1 for n, k in sizes)
+        is_real = not np.iscomplexobj(self.kernel)
+        self._padded_shape = tuple(scipy.fft.next_fast_len(n, real=is_real) for n in full)
+        if self.output == "full":
+            self._output_shape = full
+            self._origin = (0,) * len(sizes)
+        else:
+            self._output_shape = self.signal_shape
+            self._origin = tuple((k - 1) // 2 for _, k in sizes)
+
+    def _kernel_spectrum(self) -> np.ndarray:
+        padded = np.zeros(self._padded_shape, dtype=self.kernel.dtype)
+        padded[tuple(slice(k) for k in self.kernel.shape)] = self.kernel
+        # With its origin at index 0 the result starts at index 0 as well; what lies before wraps around into
+        # the padding, which is long enough.
+        padded = np.roll(padded, [-origin for origin in self._origin], axis=self._axes)
+        return scipy.fft.fftn(padded) if self.is_complex else scipy.fft.rfftn(padded)
+
+    def _forward(self, x: Array) -> Array:
+        return self._filter(x, self.signal_shape, self._spectrum, self._output_shape)
+
+    def _adjoint(self, y: Array) -> Array:
+        return self._filter(y, self._output_shape, np.conj(self._spectrum), self.signal_shape)
+
+    def _gram(self, x: Array) -> Array:
+        if self.mode == "circular":  # nothing is cut off in between
+            return self._filter(x, self.signal_shape, squared_modulus(self._spectrum), self.signal_shape)
+        return super()._gram(x)
+
+    def _filter(
+        self, x: Array, from_shape: tuple[int, ...], response: np.ndarray, to_shape: tuple[int, ...]
+    ) -> np.ndarray:
+        """Pad arrays with zeros, multiply their spectra by ``response``, and cut out the result."""
+
+        def apply(x: np.ndarray) -> np.ndarray:
+            arrays = unflatten(x, from_shape, str(self))
+            arrays = arrays.astype(np.result_type(arrays, self.precision), copy=False)
+            options = {
+                "s": self._padded_shape,
+                "axes": self._axes,
+                "workers": fft_workers(arrays, len(from_shape)),
+            }
+            spectra = transform(arrays, **options)
+            spectra *= response
+            result = inverse(spectra, overwrite_x=True, **options)
+            return flatten(result[(..., *(slice(n) for n in to_shape))], len(to_shape))
+
+        if self.is_complex:
+            transform, inverse = scipy.fft.fftn, scipy.fft.ifftn
+            return apply(x)
+        transform, inverse = scipy.fft.rfftn, scipy.fft.irfftn
+        return by_parts(apply, x)
+
+    def _spectral_norm(self) -> float:
+        if self.mode == "circular":
+            return float(np.abs(self._spectrum).max())
+        return super()._spectral_norm()
+
+    def _with_kernel(self, kernel: np.ndarray) -> Convolution:
+        return Convolution(kernel, self.signal_shape, self.mode, self.output, self.centre)
+
+    def _abs2(self) -> Operator:
+        return self._with_kernel(squared_modulus(self.kernel))
+
+    def _in_precision(self, precision: str) -> Operator:
+        if precision == self.precision:
+            return self
+        return self._with_kernel(in_precision(self.kernel, precision))
+
+    def _expression(self) -> str:
+        def text(shape: tuple[int, ...]) -> str:
+            return str(shape[0] if len(shape) == 1 else shape)
+
+        return f"Convolution({text(self.kernel.shape)} over {text(self.signal_shape)}, {self.mode!r})"

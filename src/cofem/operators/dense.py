@@ -1,0 +1,188 @@
+"""Operators that store their entries: dense arrays and SciPy sparse matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import reduce
+from operator import add
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from cofem._arrays import (
+    Array,
+    as_floating,
+    by_parts,
+    conj,
+    in_precision,
+    is_complex,
+    namespace,
+    on_device_of,
+    precision_of,
+    require_numpy,
+    squared_modulus,
+)
+from cofem.operators.base import Operator
+
+# Small enough for the squares to stay in the cache until they are used.
+_ENTRIES_PER_BLOCK = 2**16
+
+
+class Dense(Operator):
+    """A dictionary given by its entries.
+
+    Parameters
+    ----------
+    Phi : array_like of shape (N, D)
+        Finite numbers, real or complex. Not copied, unless it has to be converted to floating point; do
+        not change it afterwards.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> Phi = Dense([[1.0, 2.0, 0.0], [0.0, 1.0, 1.0]])
+    >>> Phi @ np.array([1.0, 1.0, 1.0])
+    array([3., 2.])
+    >>> Phi.column_norms()
+    array([1.        , 2.23606798, 1.        ])
+    """
+
+    def __init__(self, Phi: Any) -> None:
+        Phi = as_floating(Phi, "Phi")
+        _check_matrix_shape(Phi.shape)
+        _check_finite(Phi)
+        super().__init__(tuple(Phi.shape), is_complex=is_complex(Phi), precision=precision_of(Phi))
+        self.array = Phi
+
+    def _forward(self, x: Array) -> Array:
+        return _times(x, self.array.T)
+
+    def _adjoint(self, y: Array) -> Array:
+        # Conjugating the vectors twice instead of Phi once: Phi is far larger.
+        return conj(_times(conj(y), self.array))
+
+    def _abs2(self) -> Operator:
+        return _SquaredDense(self.array)
+
+    def _columns(self, indices: np.ndarray) -> Array:
+        chosen = on_device_of(self.array, indices)
+        return namespace(self.array).take(self.array, chosen, axis=1).T
+
+    def _to_dense(self) -> Array:
+        return self.array
+
+    def _in_precision(self, precision: str) -> Operator:
+        return self if precision == self.precision else Dense(in_precision(self.array, precision))
+
+    def _expression(self) -> str:
+        return f"Dense({self.shape[0]}, {self.shape[1]})"
+
+
+class _SquaredDense(Operator):
+    """Entries ``|Phi_ij|^2``, never all in memory: they are formed a few rows at a time, in the cache."""
+
+    def __init__(self, array: Array) -> None:
+        super().__init__(tuple(array.shape), precision=precision_of(array))
+        self._array = array
+        self._rows_per_block = max(1, _ENTRIES_PER_BLOCK // array.shape[1])
+
+    def _blocks(self) -> Iterator[tuple[slice, Array]]:
+        for start in range(0, self.shape[0], self._rows_per_block):
+            rows = slice(start, start + self._rows_per_block)
+            yield rows, squared_modulus(self._array[rows, :])
+
+    def _forward(self, x: Array) -> Array:
+        return namespace(x).concat([_times(x, block.T) for _, block in self._blocks()], axis=-1)
+
+    def _adjoint(self, y: Array) -> Array:
+        return reduce(add, (_times(y[..., rows], block) for rows, block in self._blocks()))
+
+    def _in_precision(self, precision: str) -> Operator:
+        return _SquaredDense(in_precision(self._array, precision))
+
+
+class Sparse(Operator):
+    """A dictionary given by a SciPy sparse matrix or array of any format.
+
+    Parameters
+    ----------
+    Phi : scipy.sparse matrix or array of shape (N, D)
+        Finite numbers, real or complex. Kept in compressed row form, without a copy if it is so already.
+
+    Examples
+    --------
+    >>> import numpy as np, scipy.sparse
+    >>> Phi = Sparse(scipy.sparse.diags_array([1.0, 2.0]))
+    >>> Phi @ np.array([1.0, 1.0])
+    array([1., 2.])
+    """
+
+    def __init__(self, Phi: Any) -> None:
+        if not scipy.sparse.issparse(Phi):
+            raise TypeError(f"Phi must be a SciPy sparse matrix or array, got {type(Phi).__name__}")
+        _check_matrix_shape(Phi.shape)
+        matrix = scipy.sparse.csr_array(Phi)
+        if not matrix.has_canonical_format:
+            matrix = matrix.copy()  # it may share memory with the caller's
+            matrix.sum_duplicates()  # squares of entries need each entry once
+        data = as_floating(matrix.data, "Phi")
+        _check_finite(data)
+        super().__init__(matrix.shape, is_complex=is_complex(data), precision=precision_of(data))
+        self.matrix = scipy.sparse.csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)
+
+    def _forward(self, x: Array) -> Array:
+        return self._multiply(self.matrix, x)
+
+    def _adjoint(self, y: Array) -> Array:
+        return conj(self._multiply(self.matrix.T, conj(y)))
+
+    def _multiply(self, matrix: Any, x: Array) -> Array:
+        require_numpy(x, str(self))
+
+        def multiply(x: np.ndarray) -> np.ndarray:
+            vectors = x.reshape(-1, x.shape[-1])
+            return np.ascontiguousarray((matrix @ vectors.T).T).reshape(*x.shape[:-1], matrix.shape[0])
+
+        return multiply(x) if self.is_complex else by_parts(multiply, x)
+
+    def _with_entries(self, data: np.ndarray) -> Sparse:
+        return Sparse(
+            scipy.sparse.csr_array((data, self.matrix.indices, self.matrix.indptr), shape=self.shape)
+        )
+
+    def _abs2(self) -> Operator:
+        return self._with_entries(squared_modulus(self.matrix.data))
+
+    def _columns(self, indices: np.ndarray) -> np.ndarray:
+        return self.matrix[:, indices].toarray().T
+
+    def _in_precision(self, precision: str) -> Operator:
+        if precision == self.precision:
+            return self
+        return self._with_entries(in_precision(self.matrix.data, precision))
+
+    def _expression(self) -> str:
+        return f"Sparse({self.shape[0]}, {self.shape[1]}, {self.matrix.nnz} stored)"
+
+
+def _times(x: Array, matrix: Array) -> Array:
+    """Return ``x @ matrix`` for vectors along the last axis of ``x``, as one matrix product."""
+
+    def multiply(x: Array) -> Array:
+        vectors = namespace(x).reshape(x, (-1, x.shape[-1]))
+        return namespace(x).reshape(vectors @ matrix, (*x.shape[:-1], matrix.shape[1]))
+
+    # A mixed product would make a complex copy of a real matrix.
+    return multiply(x) if is_complex(matrix) else by_parts(multiply, x)
+
+
+def _check_matrix_shape(shape: tuple[int, ...]) -> None:
+    if len(shape) != 2 or 0 in shape:
+        raise ValueError(f"Phi must be a non-empty matrix of shape (N, D), got shape {tuple(shape)}")
+
+
+def _check_finite(values: Array) -> None:
+    xp = namespace(values)
+    if not bool(xp.all(xp.isfinite(values))):
+        raise ValueError("Phi must hold finite numbers, got NaN or infinite entries")

@@ -1,0 +1,106 @@
+"""Operators from elsewhere: arrays, SciPy's sparse matrices and linear operators, PyLops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import array_api_compat
+import numpy as np
+import scipy.sparse
+import scipy.sparse.linalg
+
+from cofem._arrays import Array, by_parts, require_numpy
+from cofem.operators.base import Operator
+from cofem.operators.dense import Dense, Sparse
+
+
+class Foreign(Operator):
+    """An operator of another library, asked through ``matmat`` and ``rmatmat``: one call for a batch.
+
+    Parameters
+    ----------
+    source : object
+        With ``shape``, ``dtype``, ``matmat`` and ``rmatmat``, as SciPy's and PyLops' linear operators.
+    precision : {"float32", "float64"}, optional
+        Precision of what goes in and comes out; by default that of ``source``.
+    """
+
+    def __init__(self, source: Any, precision: str | None = None) -> None:
+        dtype = np.result_type(source.dtype if source.dtype is not None else np.float64, np.float32)
+        super().__init__(
+            (int(source.shape[0]), int(source.shape[1])),
+            is_complex=dtype.kind == "c",
+            precision=precision or dtype.type(0).real.dtype.name,
+        )
+        self.source = source
+
+    def _forward(self, x: Array) -> Array:
+        return self._apply(self.source.matmat, x, self.shape[0])
+
+    def _adjoint(self, y: Array) -> Array:
+        return self._apply(self.source.rmatmat, y, self.shape[1])
+
+    def _apply(self, matmat: Any, x: Array, length: int) -> np.ndarray:
+        require_numpy(x, str(self))
+
+        def apply(x: np.ndarray) -> np.ndarray:
+            wanted = np.result_type(x.dtype, self.dtype)
+            if x.size == 0:  # not every library takes a batch of no vectors
+                return np.zeros((*x.shape[:-1], length), dtype=wanted)
+            # Some libraries write into what they are given, or want it contiguous.
+            result = np.asarray(matmat(np.array(x.reshape(-1, x.shape[-1]).T, dtype=wanted, order="C")))
+            if result.dtype.kind == "c" and wanted.kind != "c":
+                raise TypeError(f"{self} has dtype {self.dtype} but returned complex numbers for real ones")
+            return np.ascontiguousarray(result.T, dtype=wanted).reshape(*x.shape[:-1], length)
+
+        return apply(x) if self.is_complex else by_parts(apply, x)
+
+    def _in_precision(self, precision: str) -> Operator:
+        return Foreign(self.source, precision)
+
+    def _expression(self) -> str:
+        return f"{type(self.source).__name__}({self.shape[0]}, {self.shape[1]})"
+
+
+def as_operator(Phi: Any) -> Operator:
+    """Return ``Phi`` as an operator.
+
+    Parameters
+    ----------
+    Phi : Operator, array_like, scipy.sparse matrix or array, LinearOperator of SciPy or PyLops
+        A dictionary of shape (N, D). An operator is returned as it is.
+
+    Returns
+    -------
+    Operator
+
+    Examples
+    --------
+    >>> as_operator([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    <Dense(3, 2), shape (3, 2)>
+    """
+    if isinstance(Phi, Operator):
+        return Phi
+    if scipy.sparse.issparse(Phi):
+        return Sparse(Phi)
+    if hasattr(Phi, "matvec") and hasattr(Phi, "shape"):
+        return _from_linear_operator(Phi)
+    if array_api_compat.is_array_api_obj(Phi) or isinstance(Phi, (list, tuple)):
+        return Dense(Phi)
+    raise TypeError(
+        "Phi must be an array, a SciPy sparse matrix, a SciPy or PyLops linear operator or a cofem operator, "
+        f"got {type(Phi).__module__}.{type(Phi).__qualname__}"
+    )
+
+
+def _from_linear_operator(source: Any) -> Operator:
+    kind = f"{type(source).__module__}.{type(source).__qualname__}"
+    if getattr(source, "clinear", True) is False:
+        raise TypeError(f"Phi must be linear over the complex numbers, got {kind} with clinear=False")
+    if not (hasattr(source, "matmat") and hasattr(source, "rmatmat") and hasattr(source, "dtype")):
+        source = scipy.sparse.linalg.aslinearoperator(source)
+    try:  # SciPy's class has the method whether or not it was given an adjoint
+        source.rmatvec(np.zeros(source.shape[0], dtype=source.dtype))
+    except (NotImplementedError, AttributeError) as error:
+        raise TypeError(f"Phi must have an adjoint, got {kind} without rmatvec") from error
+    return Foreign(source)

@@ -1,0 +1,227 @@
+"""Operators that pick or scale entries: Mask, Identity and Diagonal."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from cofem._arrays import (
+    Array,
+    as_floating,
+    as_indices,
+    as_shape,
+    conj,
+    in_precision,
+    is_complex,
+    namespace,
+    on_device_of,
+    precision_of,
+    require_numpy,
+    squared_modulus,
+)
+from cofem.operators.base import Operator
+from cofem.operators.facts import Facts
+
+# Length of a scattered vector from which one assignment per vector beats one for the whole batch, which
+# jumps between the vectors and so out of the cache.
+_LONG_ENOUGH_TO_SCATTER_ALONE = 1024
+
+
+class Mask(Operator):
+    """Pick entries of a vector: the rows of the identity that were measured.
+
+    Parameters
+    ----------
+    rows : array_like of int, shape (N,), or of bool, shape ``n``
+        The picked entries, in order; entries may repeat. Or True for each picked entry, in C order.
+    n : int or tuple of int, optional
+        Length of the vector, or shape of the array it flattens in C order. May be left out for booleans.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> Mask([3, 0], 4) @ np.array([10.0, 11.0, 12.0, 13.0])
+    array([13., 10.])
+    >>> Mask([True, False, True]).H @ np.array([1.0, 2.0])
+    array([1., 0., 2.])
+    """
+
+    def __init__(self, rows: Any, n: Any = None) -> None:
+        rows = np.asarray(rows)
+        if rows.dtype == bool:
+            shape = rows.shape if n is None else as_shape(n, "n")
+            if rows.shape != shape or not rows.any():
+                raise ValueError(
+                    f"rows as booleans must have shape n = {shape} and pick at least one entry, "
+                    f"got shape {rows.shape} with {rows.sum()} picked"
+                )
+            length = rows.size
+            rows = np.flatnonzero(rows)
+        elif n is None:
+            raise ValueError("n, the length of the vector, must be given unless rows are booleans")
+        else:
+            length = int(np.prod(as_shape(n, "n")))
+            rows = as_indices(rows, length, "rows")
+        self.rows = rows
+        # rows = picked[position], with picked sorted and without repetitions: memory is then read in order,
+        # which for random rows of a long vector is several times faster.
+        self._picked, position, self._counts = np.unique(rows, return_inverse=True, return_counts=True)
+        self._unique = len(self._picked) == len(rows)
+        in_order = np.array_equal(self._picked, rows)
+        self._position = None if in_order else position
+        super().__init__(
+            (len(rows), length),
+            facts=Facts(
+                row_gram=1.0 if self._unique else None,
+                diagonal=in_order and len(rows) == length,
+                one_per_row=True,
+                one_per_column=self._unique,
+            ),
+        )
+
+    def _forward(self, x: Array) -> Array:
+        xp = namespace(x)
+        picked = xp.take(x, on_device_of(x, self._picked), axis=-1)
+        if self._position is None:
+            return picked
+        return xp.take(picked, on_device_of(x, self._position), axis=-1)
+
+    def _adjoint(self, y: Array) -> Array:
+        xp = namespace(y)
+        batch = y.shape[:-1]
+        targets = on_device_of(y, self.rows)
+        if not self._unique:
+            require_numpy(y, f"{self} with repeated rows")
+            # Equal rows next to each other, then one sum for each run of them.
+            together = np.take(y, self._sorting, axis=-1)
+            y = np.add.reduceat(together, np.cumsum(self._counts) - self._counts, axis=-1)
+            targets = self._picked
+        vectors = xp.reshape(y, (-1, y.shape[-1]))
+        out = xp.zeros((vectors.shape[0], self.shape[1]), dtype=y.dtype, device=array_api_compat.device(y))
+        if targets.shape[0] < _LONG_ENOUGH_TO_SCATTER_ALONE:
+            out[:, targets] = vectors
+        else:
+            for i in range(vectors.shape[0]):
+                out[i, ...][targets] = vectors[i, ...]
+        return xp.reshape(out, (*batch, self.shape[1]))
+
+    @cached_property
+    def _sorting(self) -> np.ndarray:
+        return np.argsort(self.rows, kind="stable")
+
+    @cached_property
+    def _multiplicity(self) -> np.ndarray:
+        """How often each entry is picked, shape (n,): the diagonal of the Gram operator."""
+        multiplicity = np.zeros(self.shape[1])
+        multiplicity[self._picked] = self._counts
+        return multiplicity
+
+    def _gram(self, x: Array) -> Array:
+        return x * on_device_of(x, in_precision(self._multiplicity, precision_of(x)))
+
+    def _spectral_norm(self) -> float:
+        return float(np.sqrt(self._counts.max()))
+
+    def _abs2(self) -> Operator:
+        return self  # its entries are 0 and 1
+
+    def _expression(self) -> str:
+        return f"Mask({self.shape[0]} of {self.shape[1]})"
+
+
+class Identity(Operator):
+    """The identity.
+
+    Parameters
+    ----------
+    n : int or tuple of int
+        Length of the vectors, or shape of the arrays they flatten.
+
+    Examples
+    --------
+    >>> Identity(3).to_dense()
+    array([[1., 0., 0.],
+           [0., 1., 0.],
+           [0., 0., 1.]])
+    """
+
+    def __init__(self, n: Any) -> None:
+        length = int(np.prod(as_shape(n, "n")))
+        facts = Facts(row_gram=1.0, diagonal=True, one_per_row=True, one_per_column=True)
+        super().__init__((length, length), facts=facts)
+
+    def _forward(self, x: Array) -> Array:
+        return namespace(x).asarray(x, copy=True)
+
+    def _adjoint(self, y: Array) -> Array:
+        return self._forward(y)
+
+    def _gram(self, x: Array) -> Array:
+        return self._forward(x)
+
+    def _adjoint_operator(self) -> Operator:
+        return self
+
+    def _abs2(self) -> Operator:
+        return self
+
+    def _expression(self) -> str:
+        return f"Identity({self.shape[0]})"
+
+
+class Diagonal(Operator):
+    """Multiply each entry by its own number.
+
+    Parameters
+    ----------
+    d : array_like of shape (D,)
+        The diagonal: finite numbers, real or complex.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> Diagonal([1.0, -2.0]) @ np.array([3.0, 4.0])
+    array([ 3., -8.])
+    """
+
+    def __init__(self, d: Any) -> None:
+        d = as_floating(d, "d")
+        if d.ndim != 1 or d.shape[0] == 0:
+            raise ValueError(f"d must be a non-empty vector, got shape {tuple(d.shape)}")
+        xp = namespace(d)
+        if not bool(xp.all(xp.isfinite(d))):
+            raise ValueError("d must hold finite numbers, got NaN or infinite entries")
+        power = squared_modulus(d)
+        smallest, largest = float(xp.min(power)), float(xp.max(power))
+        # Signs and phases: all moduli equal, up to the rounding of the phases.
+        is_constant = largest - smallest <= 4 * float(xp.finfo(power.dtype).eps) * largest
+        super().__init__(
+            (d.shape[0], d.shape[0]),
+            is_complex=is_complex(d),
+            precision=precision_of(d),
+            facts=Facts(
+                row_gram=largest if is_constant else None,
+                diagonal=True,
+                one_per_row=True,
+                one_per_column=True,
+            ),
+        )
+        self.d = d
+
+    def _forward(self, x: Array) -> Array:
+        return x * self.d
+
+    def _adjoint(self, y: Array) -> Array:
+        return y * conj(self.d)
+
+    def _abs2(self) -> Operator:
+        return Diagonal(squared_modulus(self.d))
+
+    def _in_precision(self, precision: str) -> Operator:
+        return self if precision == self.precision else Diagonal(in_precision(self.d, precision))
+
+    def _expression(self) -> str:
+        return f"Diagonal({self.shape[0]})"

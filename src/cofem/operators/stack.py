@@ -1,0 +1,130 @@
+"""Operators on top of each other and side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from operator import add as plus
+
+import numpy as np
+
+from cofem._arrays import Array, namespace
+from cofem.operators.base import Operator
+from cofem.operators.compose import agreed_groups, common_precision
+from cofem.operators.facts import Facts
+
+
+class Stack(Operator):
+    """Two or more operators on top of each other; side by side is the adjoint of a stack of adjoints."""
+
+    def __init__(self, parts: Sequence[Operator]) -> None:
+        super().__init__(
+            (sum(op.shape[0] for op in parts), parts[0].shape[1]),
+            is_complex=any(op.is_complex for op in parts),
+            precision=common_precision(parts),
+            facts=Facts.of_stack([op.facts for op in parts]),
+        )
+        self.parts = tuple(parts)
+
+    def _forward(self, x: Array) -> Array:
+        return namespace(x).concat([op._forward(x) for op in self.parts], axis=-1)
+
+    def _adjoint(self, y: Array) -> Array:
+        ends = np.cumsum([op.shape[0] for op in self.parts]).tolist()
+        starts = [0, *ends[:-1]]
+        pieces = (op._adjoint(y[..., i:j]) for op, i, j in zip(self.parts, starts, ends, strict=True))
+        return reduce(plus, pieces)
+
+    def _gram(self, x: Array) -> Array:
+        return reduce(plus, (op._gram(x) for op in self.parts))
+
+    def _abs2(self) -> Operator | None:
+        squares = [op.abs2() for op in self.parts]
+        known = [square for square in squares if square is not None]
+        return Stack(known) if len(known) == len(squares) else None
+
+    def _in_precision(self, precision: str) -> Operator:
+        return Stack([op._in_precision(precision) for op in self.parts])
+
+    def _column_groups(self) -> np.ndarray | None:
+        return agreed_groups([op.groups for op in self.parts])
+
+    def _row_groups(self) -> np.ndarray | None:
+        if all(op.row_groups is None for op in self.parts):
+            return None
+        labels: list[np.ndarray] = []
+        offset = 0
+        for op in self.parts:
+            part = np.zeros(op.shape[0], dtype=np.intp) if op.row_groups is None else op.row_groups
+            labels.append(part + offset)
+            offset = int(labels[-1].max()) + 1
+        return np.concatenate(labels)
+
+    def _expression(self) -> str:
+        return f"vstack([{', '.join(op._expression() for op in self.parts)}])"
+
+    def _adjoint_expression(self) -> str:
+        return f"hstack([{', '.join(op.H._expression() for op in self.parts)}])"
+
+
+def vstack(operators: Sequence[Operator]) -> Operator:
+    """Stack operators on top of each other: one set of coefficients, several sets of data.
+
+    Parameters
+    ----------
+    operators : sequence of Operator
+        Of shapes ``(N_k, D)``.
+
+    Returns
+    -------
+    Operator
+        Of shape ``(sum of N_k, D)``.
+
+    Examples
+    --------
+    >>> from cofem.operators import DCT, Identity, vstack
+    >>> Phi = vstack([Identity(4), DCT(4)])
+    >>> Phi
+    <vstack([Identity(4), DCT(4)]), shape (8, 4)>
+    >>> Phi.facts.column_gram
+    2.0
+    """
+    _check_parts(operators, axis=1)
+    return operators[0] if len(operators) == 1 else Stack(operators)
+
+
+def hstack(operators: Sequence[Operator]) -> Operator:
+    """Put operators side by side: one dictionary made of several, coefficients in the same order.
+
+    Parameters
+    ----------
+    operators : sequence of Operator
+        Of shapes ``(N, D_k)``.
+
+    Returns
+    -------
+    Operator
+        Of shape ``(N, sum of D_k)``.
+
+    Examples
+    --------
+    >>> from cofem.operators import DCT, Identity, hstack
+    >>> Phi = hstack([Identity(4), DCT(4).T])
+    >>> Phi
+    <hstack([Identity(4), DCT(4).T]), shape (4, 8)>
+    >>> Phi.facts.row_gram
+    2.0
+    """
+    _check_parts(operators, axis=0)
+    return operators[0] if len(operators) == 1 else Stack([op.H for op in operators]).H
+
+
+def _check_parts(operators: Sequence[Operator], axis: int) -> None:
+    if len(operators) == 0 or not all(isinstance(op, Operator) for op in operators):
+        kinds = [type(op).__name__ for op in operators]
+        raise TypeError(f"operators must be a non-empty sequence of operators, got {kinds}; see as_operator")
+    if len({op.shape[axis] for op in operators}) > 1:
+        shapes = [op.shape for op in operators]
+        raise ValueError(
+            f"operators must agree in the number of {('rows', 'columns')[axis]}, got shapes {shapes}"
+        )

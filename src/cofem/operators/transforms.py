@@ -1,0 +1,128 @@
+"""Orthonormal cosine and Fourier transforms of signals in any number of dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+import scipy.fft
+
+from cofem._arrays import Array, as_shape, by_parts
+from cofem.operators.base import Operator
+from cofem.operators.facts import Facts
+from cofem.operators.fourier import fft_workers, flatten, unflatten
+from cofem.operators.squares import Constant, SquaredDCT, SquaredHartley
+
+
+class _Transform(Operator):
+    """An orthonormal square transform of arrays of one shape, flattened in C order."""
+
+    def __init__(self, shape: Any, *, is_complex: bool = False) -> None:
+        self.signal_shape = as_shape(shape)
+        length = prod(self.signal_shape)
+        super().__init__((length, length), is_complex=is_complex, facts=Facts(row_gram=1.0))
+
+    def _apply(self, transform: Callable, x: Array, overwrite_x: bool = False) -> np.ndarray:
+        """Apply a function of scipy.fft along the axes of the signal."""
+        n_axes = len(self.signal_shape)
+        signals = unflatten(x, self.signal_shape, str(self))
+        result = transform(
+            signals,
+            axes=range(-n_axes, 0),
+            norm="ortho",
+            overwrite_x=overwrite_x,
+            workers=fft_workers(signals, n_axes),
+        )
+        return flatten(result, n_axes)
+
+    def _expression(self) -> str:
+        shape = self.signal_shape
+        return f"{type(self).__name__}({shape[0] if len(shape) == 1 else shape})"
+
+
+class DCT(_Transform):
+    """Orthonormal discrete cosine transform (type II): signal to coefficients.
+
+    The transpose is the inverse, so ``DCT(n).T`` is the dictionary of cosines. In several dimensions the
+    transform runs over every axis.
+
+    Parameters
+    ----------
+    shape : int or tuple of int
+        Length of the signal, or shape of the array that vectors flatten in C order.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> DCT(4) @ np.ones(4)
+    array([2., 0., 0., 0.])
+    """
+
+    def __init__(self, shape: Any) -> None:
+        super().__init__(shape)
+
+    def _forward(self, x: Array) -> Array:
+        return self._apply(scipy.fft.dctn, x)
+
+    def _adjoint(self, y: Array) -> Array:
+        return self._apply(scipy.fft.idctn, y)
+
+    def _forward_overwriting(self, x: Array) -> Array:
+        return self._apply(scipy.fft.dctn, x, overwrite_x=True)
+
+    def _adjoint_overwriting(self, y: Array) -> Array:
+        return self._apply(scipy.fft.idctn, y, overwrite_x=True)
+
+    def _abs2(self) -> Operator:
+        return SquaredDCT(self.signal_shape)
+
+
+class FFT(_Transform):
+    """Orthonormal discrete Fourier transform: signal to coefficients.
+
+    Parameters
+    ----------
+    shape : int or tuple of int
+        Length of the signal, or shape of the array that vectors flatten in C order.
+    real : bool
+        If True, the real form, ``Re - Im`` of the transform (the Hartley transform), which is orthonormal
+        and its own inverse, and maps real signals to as many real coefficients.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> np.abs(FFT(4) @ np.ones(4))
+    array([2., 0., 0., 0.])
+    >>> FFT(4, real=True) @ np.ones(4)
+    array([2., 0., 0., 0.])
+    """
+
+    def __init__(self, shape: Any, real: bool = False) -> None:
+        super().__init__(shape, is_complex=not real)
+
+    def _forward(self, x: Array) -> Array:
+        return self._apply(scipy.fft.fftn, x) if self.is_complex else by_parts(self._hartley, x)
+
+    def _adjoint(self, y: Array) -> Array:
+        return self._apply(scipy.fft.ifftn, y) if self.is_complex else by_parts(self._hartley, y)
+
+    def _forward_overwriting(self, x: Array) -> Array:
+        return self._apply(scipy.fft.fftn, x, overwrite_x=True) if self.is_complex else self._forward(x)
+
+    def _adjoint_overwriting(self, y: Array) -> Array:
+        return self._apply(scipy.fft.ifftn, y, overwrite_x=True) if self.is_complex else self._adjoint(y)
+
+    def _hartley(self, x: np.ndarray) -> np.ndarray:
+        spectrum = self._apply(scipy.fft.fftn, x)
+        return spectrum.real - spectrum.imag
+
+    def _abs2(self) -> Operator:
+        if self.is_complex:
+            return Constant(1 / self.shape[1], self.shape)
+        return SquaredHartley(self.signal_shape)
+
+    def _expression(self) -> str:
+        text = super()._expression()
+        return text if self.is_complex else f"{text[:-1]}, real=True)"

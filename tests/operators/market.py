@@ -1,0 +1,144 @@
+"""The operator market: small operators of every kind, by name, for the tests that all of them must pass."""
+
+import numpy as np
+import pylops
+import pywt
+import scipy.sparse
+import scipy.sparse.linalg
+
+from cofem.operators import (
+    DCT,
+    FFT,
+    Convolution,
+    Dense,
+    Diagonal,
+    Identity,
+    Mask,
+    Operator,
+    Sparse,
+    Wavelet,
+    as_operator,
+    hstack,
+    vstack,
+)
+
+_rng = np.random.default_rng(20)
+
+
+def _real(*shape: int) -> np.ndarray:
+    return _rng.standard_normal(shape)
+
+
+def _complex(*shape: int) -> np.ndarray:
+    return _rng.standard_normal(shape) + 1j * _rng.standard_normal(shape)
+
+
+def _as_scipy(matrix: np.ndarray) -> scipy.sparse.linalg.LinearOperator:
+    return scipy.sparse.linalg.LinearOperator(
+        matrix.shape,
+        matvec=lambda x: matrix @ x,
+        rmatvec=lambda y: matrix.conj().T @ y,
+        dtype=matrix.dtype,
+    )
+
+
+def _sparse(rows: int, columns: int, dtype: type) -> scipy.sparse.coo_array:
+    return scipy.sparse.random_array((rows, columns), density=0.4, rng=_rng, dtype=dtype)
+
+
+MARKET: dict[str, Operator] = {
+    "dense wide": Dense(_real(4, 7)),
+    "dense tall float32": Dense(_real(9, 3).astype(np.float32)),
+    "dense complex": Dense(_complex(5, 6)),
+    "dense complex64": Dense(_complex(6, 5).astype(np.complex64)),
+    "dense row": Dense(_real(1, 6)),
+    "dense column": Dense(_real(6, 1)),
+    "dense one by one": Dense([[-3]]),
+    "dense Fortran order": Dense(np.asfortranarray(_real(5, 4))),
+    "dense zero": Dense(np.zeros((3, 4))),
+    "sparse CSR": Sparse(_sparse(5, 8, np.float64).tocsr()),
+    "sparse COO float32": Sparse(_sparse(6, 4, np.float32)),
+    "sparse complex CSC": Sparse(scipy.sparse.csc_matrix(_complex(4, 5))),
+    "identity": Identity(5),
+    "identity one": Identity(1),
+    "diagonal": Diagonal([1.0, -2.0, 0.0, 3.0]),
+    "diagonal signs": Diagonal([1.0, -1.0, -1.0]),
+    "diagonal phases": Diagonal(np.exp(1j * _real(6))),
+    "mask": Mask([1, 4, 5], 8),
+    "mask out of order": Mask([6, 0, 3], 7),
+    "mask repeated": Mask([2, 5, 2, 0, 2], 6),
+    "mask of one": Mask([0], 1),
+    "mask permutation": Mask([2, 0, 1], 3),
+    "mask of image": Mask(_rng.random((4, 3)) < 0.5),
+    "DCT even": DCT(8),
+    "DCT odd": DCT(7),
+    "DCT one": DCT(1),
+    "DCT two": DCT(2),
+    "DCT image": DCT((4, 5)),
+    "DCT volume": DCT((2, 3, 4)),
+    "FFT even": FFT(8),
+    "FFT odd": FFT(5),
+    "FFT one": FFT(1),
+    "FFT image": FFT((3, 4)),
+    "Hartley even": FFT(8, real=True),
+    "Hartley odd": FFT(7, real=True),
+    "Hartley one": FFT(1, real=True),
+    "Hartley image": FFT((4, 3), real=True),
+    "wavelet haar": Wavelet(8, "haar"),
+    "wavelet db4": Wavelet(24, "db4"),
+    "wavelet longer than signal": Wavelet(4, "db4", level=2),
+    "wavelet biorthogonal": Wavelet(16, "bior2.4", level=2),
+    "wavelet reverse biorthogonal": Wavelet(24, "rbio3.1", level=3),
+    "wavelet dmey": Wavelet(16, "dmey", level=2),
+    "wavelet image": Wavelet((8, 12), "sym4", level=2),
+    "wavelet biorthogonal image": Wavelet((4, 8), pywt.Wavelet("bior1.3"), level=2),
+    "wavelet volume": Wavelet((4, 2, 2), "haar", level=1),
+    "convolution circular": Convolution(_real(3), 8),
+    "convolution circular even from start": Convolution(_real(4), 7, centre=False),
+    "convolution circular float32": Convolution(_real(3).astype(np.float32), 9),
+    "convolution circular complex": Convolution(_complex(4), 6),
+    "convolution circular image": Convolution(_real(2, 3), (4, 5)),
+    "convolution same": Convolution(_real(4), 9, mode="linear"),
+    "convolution same with long kernel": Convolution(_real(9), 4, mode="linear"),
+    "convolution full": Convolution(_real(3), 7, mode="linear", output="full"),
+    "convolution full complex": Convolution(_complex(4), 5, mode="linear", output="full"),
+    "convolution same image": Convolution(_real(3, 2), (4, 5), mode="linear"),
+    "convolution full image": Convolution(_real(2, 2), (3, 4), mode="linear", output="full"),
+    "convolution one": Convolution([2.0], 1),
+    "SciPy operator": as_operator(_as_scipy(_real(5, 7))),
+    "SciPy operator float32": as_operator(_as_scipy(_real(4, 3).astype(np.float32))),
+    "SciPy operator complex": as_operator(_as_scipy(_complex(3, 4))),
+    "PyLops derivative": as_operator(pylops.FirstDerivative((4, 3), axis=0)),
+    "PyLops matrix": as_operator(pylops.MatrixMult(_real(3, 5))),
+    "PyLops FFT": as_operator(pylops.signalprocessing.FFT(8)),
+}
+MARKET |= {
+    "masked DCT": Mask([6, 1, 3], 8) @ DCT(8).T,
+    "masked image wavelet": Mask(_rng.random((4, 8)) < 0.6) @ Wavelet((4, 8), "db2", level=1).T,
+    "masked complex FFT": Mask([0, 2, 3], 6) @ FFT(6),
+    "repeated mask of Hartley": Mask([1, 1, 4], 5) @ FFT(5, real=True),
+    "blurred wavelet": Mask([0, 3, 5, 6], 8) @ Convolution(_real(3), 8) @ Wavelet(8, "haar").T,
+    "scaled columns": DCT(6).T @ Diagonal(_real(6)),
+    "scaled rows": Diagonal(_complex(4)) @ Dense(_real(4, 5)),
+    "picked columns": Dense(_real(4, 6)) @ Mask([5, 0, 2], 6).H,
+    "product of dense": Dense(_real(4, 6)) @ Dense(_real(6, 3)),
+    "unitary on the left": FFT(4) @ Dense(_real(4, 5)),
+    "real multiple": -2.5 * Dense(_real(3, 4)),
+    "complex multiple": (1 - 2j) * DCT(5),
+    "complex multiple of complex": 1j * FFT(4),
+    "zero multiple": 0 * DCT(4),
+    "sum": DCT(5) + Identity(5) - 0.5 * Dense(_real(5, 5)),
+    "sum of diagonals": Identity(4) + Diagonal(_real(4)) @ Diagonal(_complex(4)),
+    "sum of mixed precision": Dense(_real(3, 4).astype(np.float32)) + Dense(_real(3, 4)),
+    "product with a sum": Mask([0, 2], 4) @ (FFT(4) + Identity(4)),
+    "transpose of complex": FFT(5).T,
+    "conjugate of dense": Dense(_complex(3, 5)).conj(),
+    "adjoint of product": (Mask([1, 2], 6) @ FFT(6)).H,
+    "transpose of product": (Diagonal(_complex(6)) @ Mask([1, 2], 6).H).T,
+    "hstack": hstack([Identity(6), DCT(6).T]),
+    "hstack with complex": hstack([Dense(_real(4, 3)), FFT(4), Dense(_real(4, 1))]),
+    "hstack with groups": Mask([0, 3, 4], 8) @ hstack([Wavelet(8, "db2", level=1).T, DCT(8).T]),
+    "vstack": vstack([Identity(4), DCT(4), 2 * FFT(4, real=True)]),
+    "vstack without squares": vstack([Mask([0, 1], 5), Dense(_real(4, 2)) @ Dense(_real(2, 5))]),
+    "stack of stacks": vstack([hstack([Identity(3), Dense(_real(3, 2))]), Dense(_complex(2, 5))]),
+}

@@ -1,0 +1,395 @@
+"""Every algorithm against the exact posterior, the evidence and each other."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import cofem
+from cofem.inference.registry import METHODS
+
+from .problems import complex_case, dct_case, dense_case, exact_log_evidence, exact_posterior
+
+SMALL = dense_case(D=60, f=2, density=0.06, noise_std=0.05, seed=3)
+
+
+def path(case, method, steps=8, **options):
+    """Snapshots (alpha, mean, variance) of the first steps."""
+    seen = []
+
+    def keep(state):
+        seen.append((state.alpha.copy(), state.mean.copy(), state.variance.copy()))
+
+    cofem.fit(
+        case.Phi, case.y, noise_std=case.noise_std, method=method, max_iter=steps, tol=0, callback=keep, **options
+    )
+    return seen
+
+
+# --- the protocol, over the registry ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_recovers_an_easy_signal_and_fills_the_posterior(name):
+    case = dense_case(D=80, f=1, density=0.05, noise_std=0.01)
+    post = cofem.fit(case.Phi, case.y, noise_std=case.noise_std, method=name, rng=0)
+    assert post.method == name
+    assert set(np.flatnonzero(case.z)) <= set(post.support())
+    assert case.nrmse(post.mean) < 2
+    assert post.mean.shape == post.variance.shape == post.alpha.shape == (80,)
+    assert (post.variance > 0).all()
+    assert (post.alpha > 0).all()
+    lengths = {values.shape for values in post.history.values()}
+    assert lengths == {(post.n_iter,)}
+    assert {"iteration", "elapsed", "applications", "cg_iterations", "change", "noise_std"} <= set(post.history)
+    assert (np.diff(post.history["applications"]) >= 0).all()
+    assert post.history["noise_std"] == pytest.approx(0.01)
+    assert post.converged, str(post.status)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_same_seed_same_result_and_inputs_untouched(name):
+    case = dense_case(D=40, f=2, density=0.05, noise_std=0.02)
+    Phi, y = case.Phi.copy(), case.y.copy()
+    first, second = (cofem.fit(Phi, y, noise_std=0.02, method=name, rng=7, max_iter=20) for _ in range(2))
+    assert np.array_equal(first.mean, second.mean)
+    assert np.array_equal(first.variance, second.variance)
+    assert np.array_equal(Phi, case.Phi)
+    assert np.array_equal(y, case.y)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_degenerate_shapes_and_data(name):
+    rng = np.random.default_rng(0)
+    Phi = rng.standard_normal((6, 9))
+    Phi[:, 4] = 0
+    Phi[:, 5] = Phi[:, 6]
+    for matrix, y in [
+        (Phi, np.zeros(6)),
+        (Phi, np.ones(6)),
+        (np.array([[2.0]]), np.array([1.0])),
+        (np.ones((5, 1)), np.arange(5.0)),
+        (np.ones((1, 5)), np.array([3.0])),
+        (np.zeros((3, 2)), np.ones(3)),
+    ]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", cofem.ConvergenceWarning)
+            post = cofem.fit(matrix, y, noise_std=0.1, method=name, rng=0, max_iter=30)
+        assert np.isfinite(post.mean).all()
+        assert np.isfinite(post.variance).all()
+        assert np.isfinite(post.alpha).all()
+        if not y.any():
+            assert not post.mean.any()
+
+
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.complex_data])
+def test_complex_problems_recover(name):
+    case = complex_case(D=64, f=1 if name == "vi" else 2)
+    post = cofem.fit(case.Phi, case.y, noise_std=case.noise_std, method=name, rng=0)
+    assert np.iscomplexobj(post.mean)
+    assert not np.iscomplexobj(post.variance)
+    assert case.nrmse(post.mean) < 3
+    assert set(np.flatnonzero(case.z)) <= set(post.support())
+
+
+# --- EM and IRLS -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", [SMALL, complex_case(D=40)], ids=["real", "complex"])
+def test_em_is_the_closed_form_at_every_step(case):
+    alpha = np.full(case.z.size, 2.0)
+    for got_alpha, got_mean, got_variance in path(case, "em", alpha_init=2.0):
+        mean, covariance = exact_posterior(case.Phi, case.y, alpha, case.noise_std)
+        variance = np.diagonal(covariance).real
+        assert np.allclose(got_alpha, alpha, rtol=1e-8)
+        assert np.allclose(got_mean, mean, rtol=0, atol=1e-8)
+        assert np.allclose(got_variance, variance, rtol=1e-8)
+        alpha = 1 / (np.abs(mean) ** 2 + variance)
+
+
+@pytest.mark.parametrize("case", [SMALL, complex_case(D=40), dense_case(D=64, f=4)], ids=["low", "complex", "high"])
+def test_irls_equals_em_step_by_step(case):
+    for em, irls in zip(path(case, "em", 20), path(case, "irls", 20), strict=True):
+        for a, b in zip(em, irls, strict=True):
+            assert np.allclose(a, b, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["em", "irls"])
+@pytest.mark.parametrize("case", [SMALL, complex_case(D=40)], ids=["real", "complex"])
+def test_evidence_is_exact_and_never_decreases(name, case):
+    alphas = [alpha for alpha, _, _ in path(case, name, 25)]
+    post = cofem.fit(case.Phi, case.y, noise_std=case.noise_std, method=name, max_iter=25, tol=0)
+    evidence = post.history["log_evidence"]
+    brute = [exact_log_evidence(case.Phi, case.y, alpha, case.noise_std) for alpha in alphas]
+    assert np.allclose(evidence, brute, rtol=1e-9)
+    assert (np.diff(evidence) >= -1e-8 * np.abs(evidence[1:])).all()
+
+
+def test_em_and_irls_marginals_are_those_of_the_returned_alpha():
+    for name in ("em", "irls"):
+        post = cofem.fit(SMALL.Phi, SMALL.y, noise_std=SMALL.noise_std, method=name)
+        mean, covariance = exact_posterior(SMALL.Phi, SMALL.y, post.alpha, SMALL.noise_std)
+        assert np.allclose(post.mean, mean, atol=1e-8)
+        assert np.allclose(post.variance, np.diagonal(covariance), rtol=1e-6)
+
+
+# --- CoFEM -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["primal", "dual"])
+def test_cofem_with_many_probes_and_tight_cg_follows_em(form):
+    exact = path(SMALL, "em", 6)
+    few, many = (
+        path(SMALL, cofem.CoFEM(probes=K, cg_tol=1e-8, probe_tol=1e-8, form=form), 6, rng=0) for K in (50, 5000)
+    )
+    error = [
+        [np.linalg.norm(got[1] - want[1]) / np.linalg.norm(want[1]) for got, want in zip(run, exact, strict=True)]
+        for run in (few, many)
+    ]
+    assert error[0][0] < 1e-6  # the first mean has no probes in it
+    assert max(error[1]) < 0.01
+    assert max(error[1]) < 0.3 * max(error[0])
+
+
+def test_cofem_variance_is_unbiased_within_its_standard_error():
+    from cofem.linalg.diagonal import draw_probes, estimate_diagonal
+    from cofem.linalg.system import PosteriorSystem
+    from cofem.operators import Dense
+
+    alpha = np.geomspace(0.1, 100, 60)
+    _, covariance = exact_posterior(SMALL.Phi, SMALL.y, alpha, SMALL.noise_std)
+    exact = np.diagonal(covariance)
+    system = PosteriorSystem(Dense(SMALL.Phi), 1 / alpha, SMALL.noise_std**2, "dual")
+    rng = np.random.default_rng(0)
+    scores = []
+    for _ in range(100):
+        p = draw_probes(20, 60, like=exact, rng=rng, distribution="rademacher")
+        estimate = estimate_diagonal(p, system.solve(b=p, tol=1e-10, max_iter=500).x)
+        scores.append((estimate.value - exact) / estimate.standard_error)
+    scores = np.array(scores)
+    assert np.abs(np.mean(scores, axis=0)).max() < 5 / np.sqrt(100)
+    assert 0.9 < np.std(scores) < 1.25
+
+
+def literal_algorithm_1(Phi, y, beta, steps, K, rng, eps, U):
+    """Algorithm 1 as printed, with a textbook CG on the matrix equation."""
+    D = Phi.shape[1]
+    alpha = np.ones(D)
+    for _ in range(steps):
+        A = beta * Phi.T @ Phi + np.diag(alpha)
+        signs = rng.integers(0, 2, size=(K, D), dtype=np.int8)
+        P = (2.0 * signs - 1).T
+        B = np.column_stack([P, beta * Phi.T @ y])
+        X = np.zeros_like(B)
+        R, Q = B.copy(), B.copy()
+        for _ in range(U):
+            if np.linalg.norm(R) <= eps * np.linalg.norm(B):
+                break
+            AQ = A @ Q
+            rr = np.sum(R * R, axis=0)
+            a = rr / np.sum(Q * AQ, axis=0)
+            X, R = X + a * Q, R - a * AQ
+            Q = R + np.sum(R * R, axis=0) / rr * Q
+        mu, s = X[:, -1], np.mean(P * X[:, :-1], axis=1)
+        s = np.maximum(s, 0)
+        alpha_next = 1 / (mu**2 + s)
+        used, alpha = alpha, alpha_next
+    return used, mu, s
+
+
+def test_paper_is_algorithm_1_to_the_letter():
+    case = dct_case(D=128, noise_std=0.05)
+    Phi = case.Phi.to_dense()
+    settings = cofem.CoFEM.paper(probes=5, cg_iterations=60, cg_tol=1e-6)
+    post = cofem.fit(case.Phi, case.y, noise_std=0.05, method=settings, max_iter=6, tol=0, rng=11)
+    # y is handed over in the power-of-two units of the fit; alpha = 1 is in the user's units.
+    alpha, mu, s = literal_algorithm_1(Phi, case.y, 0.05**-2, 6, 5, np.random.default_rng(11), 1e-6, 60)
+    assert np.allclose(post.mean, mu, atol=1e-6)
+    assert np.allclose(post.variance, s, atol=1e-6)
+    assert np.allclose(post.alpha, alpha, rtol=1e-4)
+
+
+def test_cg_out_of_steps_is_reported_with_advice():
+    case = dense_case(D=128, f=4)
+    with pytest.warns(cofem.ConvergenceWarning, match="raise cg_iterations"):
+        post = cofem.fit(
+            case.Phi, case.y, noise_std=0.005, method=cofem.CoFEM(cg_iterations=3), max_iter=4, rng=0
+        )
+    assert "ran out of steps" in str(post.status)
+    assert np.isfinite(post.mean).all()
+
+
+# --- the paper's settings --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("f", [2, 4])
+@pytest.mark.parametrize("make", [dense_case, dct_case])
+def test_em_irls_and_cofem_agree_on_the_papers_problems(make, f):
+    case = make(D=1024, f=f)
+    errors = {}
+    for label, method, dtype in [
+        ("em", "em", np.float64),
+        ("irls", "irls", np.float64),
+        ("cofem", "cofem", np.float64),
+        ("cofem32", "cofem", np.float32),
+    ]:
+        Phi = case.Phi.astype(dtype)
+        y = case.y.astype(dtype)
+        post = cofem.fit(Phi, y, noise_std=case.noise_std, method=method, max_iter=60, rng=0)
+        assert post.mean.dtype == dtype
+        errors[label] = case.nrmse(post.mean)
+    assert errors["em"] < 3
+    assert errors["irls"] == pytest.approx(errors["em"], rel=1e-4)
+    assert errors["cofem"] == pytest.approx(errors["em"], rel=0.15)
+    assert errors["cofem32"] == pytest.approx(errors["em"], rel=0.15)
+
+
+# --- AMP and VI ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("f", [2, 4])
+def test_amp_ends_close_to_em_on_gaussian_dictionaries(f):
+    for seed in range(3):
+        case = dense_case(D=512, f=f, seed=seed)
+        em, amp = (
+            case.nrmse(cofem.fit(case.Phi, case.y, noise_std=0.005, method=m, max_iter=50).mean) for m in ("em", "amp")
+        )
+        assert amp <= 1.1 * em
+
+
+@pytest.mark.parametrize(
+    ("mean", "method"),
+    [(0.5, cofem.AMP(min_damping=1.0)), (1.0, cofem.AMP(min_damping=1.0)), (5.0, "amp"), (10.0, "amp"), (50.0, "amp")],
+)
+def test_amp_reports_divergence_on_a_dictionary_with_non_zero_mean(mean, method):
+    case = dense_case(D=512, f=4, mean=mean)
+    with pytest.warns(cofem.ConvergenceWarning, match="AMP diverged"):
+        post = cofem.fit(case.Phi, case.y, noise_std=0.005, method=method, max_iter=50)
+    assert post.status.code is cofem.StatusCode.DIVERGED
+    assert not post.converged
+    assert "cofem" in post.status.message
+    assert np.isfinite(post.mean).all()
+    assert np.linalg.norm(post.mean) <= 3 * np.linalg.norm(case.z)
+
+
+def test_damping_saves_amp_from_a_small_mean():
+    case = dense_case(D=512, f=4, mean=0.5)
+    post = cofem.fit(case.Phi, case.y, noise_std=0.005, method="amp")
+    assert post.converged
+    assert case.nrmse(post.mean) < 0.2
+
+
+@pytest.mark.parametrize("f", [4, 6])
+def test_vi_is_worse_than_em_when_undersampled(f):
+    case = dense_case(D=512, f=f)
+    em, vi = (case.nrmse(cofem.fit(case.Phi, case.y, noise_std=0.005, method=m).mean) for m in ("em", "vi"))
+    assert vi > 5 * em
+
+
+def test_vi_ends_at_the_diagonal_posterior_of_its_bound():
+    case = dense_case(D=60, f=1, noise_std=0.1)
+    post = cofem.fit(case.Phi, case.y, noise_std=0.1, method="vi", max_iter=20_000, tol=1e-10)
+    T = 1.01 * np.linalg.norm(case.Phi, 2) ** 2 / 0.1**2
+    variance = 1 / (T + post.alpha)
+    pull = case.Phi.T @ (case.y - case.Phi @ post.mean) / 0.1**2 + T * post.mean
+    assert np.allclose(post.variance, variance, rtol=5e-3)  # the norm is an estimate
+    assert np.allclose(post.mean, variance * pull, atol=1e-5)
+
+
+# --- Seq -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", [SMALL, dct_case(D=96, noise_std=0.02), dense_case(D=128, f=2)])
+def test_seq_evidence_is_exact_and_never_decreases(case):
+    alphas = []
+    post = cofem.fit(
+        case.Phi, case.y, noise_std=case.noise_std, method="seq", callback=lambda s: alphas.append(s.alpha.copy())
+    )
+    evidence = post.history["log_evidence"]
+    assert post.converged
+    assert (np.diff(evidence) >= -1e-7 * np.abs(evidence[1:])).all()
+    for k in (0, len(alphas) // 2, -2, -1):
+        brute = exact_log_evidence(case.Phi, case.y, alphas[k], case.noise_std)
+        assert evidence[k] == pytest.approx(brute, rel=1e-6)
+    mean, covariance = exact_posterior(case.Phi, case.y, post.alpha, case.noise_std)
+    assert np.allclose(post.mean, mean, atol=1e-8)
+    assert np.allclose(post.variance, np.diagonal(covariance), rtol=1e-6)
+
+
+def test_seq_ends_where_no_single_change_raises_the_evidence():
+    case = SMALL
+    post = cofem.fit(case.Phi, case.y, noise_std=case.noise_std, method=cofem.Seq(min_gain=1e-8))
+    best = exact_log_evidence(case.Phi, case.y, post.alpha, case.noise_std)
+    for j in range(60):
+        for factor in (0.5, 0.9, 1.1, 2.0, 1e-12):
+            alpha = post.alpha.copy()
+            alpha[j] *= factor
+            assert exact_log_evidence(case.Phi, case.y, alpha, case.noise_std) <= best + 1e-6
+
+
+# --- invariance ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["em", "irls", "amp", "vi", "seq", "cofem", cofem.CoFEM.paper()])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_units_of_data_and_dictionary_do_not_matter(method, dtype):
+    case = dense_case(D=128, f=2, noise_std=0.05)
+    if dtype == np.float32 and method == cofem.CoFEM.paper():
+        pytest.skip("plain CG on the unnormalised system needs float64")
+
+    def solve(y_scale, phi_scale):
+        Phi, y = (phi_scale * case.Phi).astype(dtype), (y_scale * case.y).astype(dtype)
+        post = cofem.fit(
+            Phi,
+            y,
+            noise_std=y_scale * 0.05,
+            method=method,
+            alpha_init=(phi_scale / y_scale) ** 2,
+            rng=0,
+            max_iter=30,
+            tol=0,
+        )
+        return post.mean * (phi_scale / y_scale)
+
+    reference = solve(1.0, 1.0)
+    for y_scale, phi_scale in [(1e-6, 1), (1e6, 1), (1, 1e-3), (1, 1e3), (1e6, 1e-3)]:
+        assert case.nrmse(solve(y_scale, phi_scale)) == pytest.approx(case.nrmse(reference), rel=0.02)
+
+
+def test_default_start_makes_column_scale_irrelevant():
+    case = dense_case(D=128, f=2, noise_std=0.02)
+    scale = 10 ** np.random.default_rng(0).uniform(-2, 2, 128)
+    plain = cofem.fit(case.Phi, case.y, noise_std=0.02, method="em")
+    scaled = cofem.fit(case.Phi * scale, case.y, noise_std=0.02, method="em")
+    assert np.allclose(scaled.mean * scale, plain.mean, atol=1e-5)
+    assert np.array_equal(scaled.support(), plain.support())
+
+
+# --- the choice ------------------------------------------------------------------------------
+
+
+def test_auto_says_what_it_picked_and_why():
+    small = dense_case(D=64, f=2)
+    post = cofem.fit(small.Phi, small.y, noise_std=0.005)
+    assert post.method == "irls"
+    assert "chose 'irls'" in str(post.status)
+    tall = dense_case(D=32, f=1)
+    assert cofem.fit(tall.Phi, tall.y, noise_std=0.005).method == "em"
+    large = dct_case(D=4096)
+    post = cofem.fit(large.Phi, large.y, noise_std=0.005, max_iter=2, rng=0)
+    assert post.method == "cofem"
+    assert "chose 'cofem'" in str(post.status)
+
+
+@pytest.mark.parametrize("name", ["em", "irls", "amp"])
+def test_methods_that_would_not_fit_in_memory_are_refused_at_the_door(name, monkeypatch):
+    case = dense_case(D=256, f=2)
+    monkeypatch.setattr("cofem.inference.base.available_bytes", lambda: 100_000)
+    with pytest.raises(ValueError, match=rf"method='{name}' needs .* only 100 kB .* method='cofem'"):
+        cofem.fit(case.Phi, case.y, noise_std=0.005, method=name)
+
+
+def test_auto_stays_within_memory(monkeypatch):
+    case = dense_case(D=256, f=2)
+    monkeypatch.setattr("cofem.inference.registry.available_bytes", lambda: 100_000)
+    assert cofem.fit(case.Phi, case.y, noise_std=0.005, max_iter=2, rng=0).method == "cofem"
