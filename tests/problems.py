@@ -23,7 +23,12 @@ class Case:
 
 
 def dense_case(
-    D: int = 1024, f: int = 4, density: float = 0.04, noise_std: float = 0.005, seed: int = 0, mean: float = 0.0
+    D: int = 1024,
+    f: int = 4,
+    density: float = 0.04,
+    noise_std: float = 0.005,
+    seed: int = 0,
+    mean: float = 0.0,
 ) -> Case:
     """Phi ~ N(mean, 1), not normalised; spikes of +-1 (the paper's dense setting for mean = 0)."""
     rng = np.random.default_rng(seed)
@@ -34,7 +39,9 @@ def dense_case(
     return Case(Phi, Phi @ z + noise_std * rng.standard_normal(N), z, noise_std)
 
 
-def dct_case(D: int = 1024, f: int = 4, density: float = 0.04, noise_std: float = 0.005, seed: int = 0) -> Case:
+def dct_case(
+    D: int = 1024, f: int = 4, density: float = 0.04, noise_std: float = 0.005, seed: int = 0
+) -> Case:
     """Inverse DCT and an undersampling mask; N(0, 1) coefficients (the paper's structured setting)."""
     rng = np.random.default_rng(seed)
     N, d = D // f, round(density * D)
@@ -44,7 +51,9 @@ def dct_case(D: int = 1024, f: int = 4, density: float = 0.04, noise_std: float 
     return Case(Phi, Phi @ z + noise_std * rng.standard_normal(N), z, noise_std)
 
 
-def complex_case(D: int = 64, f: int = 2, density: float = 0.06, noise_std: float = 0.01, seed: int = 0) -> Case:
+def complex_case(
+    D: int = 64, f: int = 2, density: float = 0.06, noise_std: float = 0.01, seed: int = 0
+) -> Case:
     rng = np.random.default_rng(seed)
     N, d = D // f, max(1, round(density * D))
     z = np.zeros(D, complex)
@@ -54,7 +63,9 @@ def complex_case(D: int = 64, f: int = 2, density: float = 0.06, noise_std: floa
     return Case(Phi, Phi @ z + noise_std * noise, z, noise_std)
 
 
-def exact_posterior(Phi: Any, y: np.ndarray, alpha: np.ndarray, noise_std: float) -> tuple[np.ndarray, np.ndarray]:
+def exact_posterior(
+    Phi: Any, y: np.ndarray, alpha: np.ndarray, noise_std: float
+) -> tuple[np.ndarray, np.ndarray]:
     """Mean and covariance by the textbook formulas, with a plain inverse."""
     Phi = Phi if isinstance(Phi, np.ndarray) else Phi.to_dense()
     beta = noise_std**-2

@@ -88,6 +88,16 @@ def test_warm_start_saves_steps_and_is_not_modified():
     assert np.array_equal(start, keep)
 
 
+def test_least_number_of_steps_moves_a_start_that_is_good_enough():
+    A = spd(20)
+    b = np.random.default_rng(0).standard_normal((1, 20))
+    start = np.linalg.solve(A, b[0])[None] * (1 + 1e-3)
+    assert np.array_equal(conjugate_gradients(apply(A), b, tol=0.1, max_iter=9, x0=start).x, start)
+    moved = conjugate_gradients(apply(A), b, tol=0.1, max_iter=9, min_iter=1, x0=start)
+    assert moved.iterations.tolist() == [1]
+    assert not np.array_equal(moved.x, start)
+
+
 def test_running_out_of_steps_is_reported():
     A = spd(50, 1e6)
     b = np.random.default_rng(0).standard_normal((2, 50))
@@ -160,7 +170,12 @@ def test_energy_estimate_follows_the_true_energy_error():
 
 
 @settings(max_examples=40, deadline=None)
-@given(n=st.integers(1, 25), columns=st.integers(1, 4), seed=st.integers(0, 10_000), log_condition=st.floats(0, 3))
+@given(
+    n=st.integers(1, 25),
+    columns=st.integers(1, 4),
+    seed=st.integers(0, 10_000),
+    log_condition=st.floats(0, 3),
+)
 def test_solves_any_well_conditioned_system(n, columns, seed, log_condition):
     A = spd(n, 10**log_condition, seed)
     b = np.random.default_rng(seed).standard_normal((columns, n))

@@ -21,7 +21,14 @@ def path(case, method, steps=8, **options):
         seen.append((state.alpha.copy(), state.mean.copy(), state.variance.copy()))
 
     cofem.fit(
-        case.Phi, case.y, noise_std=case.noise_std, method=method, max_iter=steps, tol=0, callback=keep, **options
+        case.Phi,
+        case.y,
+        noise_std=case.noise_std,
+        method=method,
+        max_iter=steps,
+        tol=0,
+        callback=keep,
+        **options,
     )
     return seen
 
@@ -41,7 +48,9 @@ def test_every_method_recovers_an_easy_signal_and_fills_the_posterior(name):
     assert (post.alpha > 0).all()
     lengths = {values.shape for values in post.history.values()}
     assert lengths == {(post.n_iter,)}
-    assert {"iteration", "elapsed", "applications", "cg_iterations", "change", "noise_std"} <= set(post.history)
+    assert {"iteration", "elapsed", "applications", "cg_iterations", "change", "noise_std"} <= set(
+        post.history
+    )
     assert (np.diff(post.history["applications"]) >= 0).all()
     assert post.history["noise_std"] == pytest.approx(0.01)
     assert post.converged, str(post.status)
@@ -107,7 +116,9 @@ def test_em_is_the_closed_form_at_every_step(case):
         alpha = 1 / (np.abs(mean) ** 2 + variance)
 
 
-@pytest.mark.parametrize("case", [SMALL, complex_case(D=40), dense_case(D=64, f=4)], ids=["low", "complex", "high"])
+@pytest.mark.parametrize(
+    "case", [SMALL, complex_case(D=40), dense_case(D=64, f=4)], ids=["low", "complex", "high"]
+)
 def test_irls_equals_em_step_by_step(case):
     for em, irls in zip(path(case, "em", 20), path(case, "irls", 20), strict=True):
         for a, b in zip(em, irls, strict=True):
@@ -140,10 +151,14 @@ def test_em_and_irls_marginals_are_those_of_the_returned_alpha():
 def test_cofem_with_many_probes_and_tight_cg_follows_em(form):
     exact = path(SMALL, "em", 6)
     few, many = (
-        path(SMALL, cofem.CoFEM(probes=K, cg_tol=1e-8, probe_tol=1e-8, form=form), 6, rng=0) for K in (50, 5000)
+        path(SMALL, cofem.CoFEM(probes=K, cg_tol=1e-8, probe_tol=1e-8, form=form), 6, rng=0)
+        for K in (50, 5000)
     )
     error = [
-        [np.linalg.norm(got[1] - want[1]) / np.linalg.norm(want[1]) for got, want in zip(run, exact, strict=True)]
+        [
+            np.linalg.norm(got[1] - want[1]) / np.linalg.norm(want[1])
+            for got, want in zip(run, exact, strict=True)
+        ]
         for run in (few, many)
     ]
     assert error[0][0] < 1e-6  # the first mean has no probes in it
@@ -235,7 +250,7 @@ def test_em_irls_and_cofem_agree_on_the_papers_problems(make, f):
     ]:
         Phi = case.Phi.astype(dtype)
         y = case.y.astype(dtype)
-        post = cofem.fit(Phi, y, noise_std=case.noise_std, method=method, max_iter=60, rng=0)
+        post = cofem.fit(Phi, y, noise_std=case.noise_std, method=method, max_iter=40, tol=0, rng=0)
         assert post.mean.dtype == dtype
         errors[label] = case.nrmse(post.mean)
     assert errors["em"] < 3
@@ -252,14 +267,21 @@ def test_amp_ends_close_to_em_on_gaussian_dictionaries(f):
     for seed in range(3):
         case = dense_case(D=512, f=f, seed=seed)
         em, amp = (
-            case.nrmse(cofem.fit(case.Phi, case.y, noise_std=0.005, method=m, max_iter=50).mean) for m in ("em", "amp")
+            case.nrmse(cofem.fit(case.Phi, case.y, noise_std=0.005, method=m, max_iter=50).mean)
+            for m in ("em", "amp")
         )
         assert amp <= 1.1 * em
 
 
 @pytest.mark.parametrize(
     ("mean", "method"),
-    [(0.5, cofem.AMP(min_damping=1.0)), (1.0, cofem.AMP(min_damping=1.0)), (5.0, "amp"), (10.0, "amp"), (50.0, "amp")],
+    [
+        (0.5, cofem.AMP(min_damping=1.0)),
+        (1.0, cofem.AMP(min_damping=1.0)),
+        (5.0, "amp"),
+        (10.0, "amp"),
+        (50.0, "amp"),
+    ],
 )
 def test_amp_reports_divergence_on_a_dictionary_with_non_zero_mean(mean, method):
     case = dense_case(D=512, f=4, mean=mean)
@@ -303,7 +325,11 @@ def test_vi_ends_at_the_diagonal_posterior_of_its_bound():
 def test_seq_evidence_is_exact_and_never_decreases(case):
     alphas = []
     post = cofem.fit(
-        case.Phi, case.y, noise_std=case.noise_std, method="seq", callback=lambda s: alphas.append(s.alpha.copy())
+        case.Phi,
+        case.y,
+        noise_std=case.noise_std,
+        method="seq",
+        callback=lambda s: alphas.append(s.alpha.copy()),
     )
     evidence = post.history["log_evidence"]
     assert post.converged
@@ -330,12 +356,16 @@ def test_seq_ends_where_no_single_change_raises_the_evidence():
 # --- invariance ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["em", "irls", "amp", "vi", "seq", "cofem", cofem.CoFEM.paper()])
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(
+    ("method", "dtype"),
+    [(m, t) for m in ("em", "irls", "amp", "vi", "seq", "cofem") for t in (np.float64, np.float32)]
+    # Plain CG on the unnormalised system needs float64.
+    + [(cofem.CoFEM(cg_tol=1e-5, probe_tol=1e-5), np.float64), (cofem.CoFEM.paper(), np.float64)],
+)
 def test_units_of_data_and_dictionary_do_not_matter(method, dtype):
     case = dense_case(D=128, f=2, noise_std=0.05)
-    if dtype == np.float32 and method == cofem.CoFEM.paper():
-        pytest.skip("plain CG on the unnormalised system needs float64")
+    # Loose CG tolerances let rounding decide when a solve ends.
+    rel = 0.06 if method == "cofem" else 0.02
 
     def solve(y_scale, phi_scale):
         Phi, y = (phi_scale * case.Phi).astype(dtype), (y_scale * case.y).astype(dtype)
@@ -353,7 +383,7 @@ def test_units_of_data_and_dictionary_do_not_matter(method, dtype):
 
     reference = solve(1.0, 1.0)
     for y_scale, phi_scale in [(1e-6, 1), (1e6, 1), (1, 1e-3), (1, 1e3), (1e6, 1e-3)]:
-        assert case.nrmse(solve(y_scale, phi_scale)) == pytest.approx(case.nrmse(reference), rel=0.02)
+        assert case.nrmse(solve(y_scale, phi_scale)) == pytest.approx(case.nrmse(reference), rel=rel)
 
 
 def test_default_start_makes_column_scale_irrelevant():

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy.special import ndtri
 
 from cofem.linalg.system import PosteriorSystem, Solution, choose_form
 from cofem.operators import Operator, as_operator
@@ -96,18 +96,19 @@ class Posterior:
         )
 
     def support(self, level: float = 0.95) -> np.ndarray:
-        """Indices of the coefficients whose credible region at `level` leaves out zero.
+        """Find the coefficients that are all non-zero with probability at least `level`.
+
+        A coefficient counts when its credible region at probability ``1 - (1 - level) / D`` (an
+        interval, or a disc for complex coefficients) leaves out zero; by the union bound the regions
+        of all D hold together with probability `level`.
 
         Parameters
         ----------
         level : float in (0, 1)
-            Probability of the region: an interval, or a disc for complex coefficients.
+            Joint probability under the posterior.
         """
-        level = _check_level(level)
-        if np.iscomplexobj(self.mean):
-            threshold = -np.log1p(-level)
-        else:
-            threshold = stats.norm.ppf(0.5 + level / 2) ** 2
+        tail = (1 - _check_level(level)) / self.mean.size
+        threshold = -np.log(tail) if np.iscomplexobj(self.mean) else ndtri(tail / 2) ** 2
         return np.flatnonzero(np.abs(self.mean) ** 2 > threshold * self.variance)
 
     def credible_interval(self, level: float = 0.95) -> tuple[Array, Array]:
@@ -119,7 +120,7 @@ class Posterior:
             For complex coefficients, the real and imaginary parts of the bounds are those of the
             intervals of the real and the imaginary part, each at `level`.
         """
-        half = stats.norm.ppf(0.5 + _check_level(level) / 2) * self.std
+        half = ndtri(0.5 + _check_level(level) / 2) * self.std
         half = half.astype(self.variance.dtype, copy=False)
         if np.iscomplexobj(self.mean):
             half = half / np.sqrt(2) * (1 + 1j)
@@ -268,13 +269,11 @@ class Posterior:
         operator = self._need_operator("this").astype(np.float64)
         g = 1 / self.alpha.astype(np.float64)
         form = choose_form(operator, g, self.noise_std**2, np.float64)
-        curvature = (
-            operator.norm**2 if operator.facts.row_gram is not None else operator.column_norms() ** 2
-        )
+        curvature = operator.norm**2 if operator.facts.row_gram is not None else operator.column_norms() ** 2
         return PosteriorSystem(operator, g, self.noise_std**2, form, curvature)
 
     def _noise(self, shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
-        """Standard normal numbers, circular ones for complex coefficients."""
+        """Draw standard normal numbers, circular ones for complex coefficients."""
         if not np.iscomplexobj(self.mean):
             return rng.standard_normal(shape)
         parts = rng.standard_normal((2, *shape)) / np.sqrt(2)
@@ -304,13 +303,15 @@ def load(path: str | os.PathLike[str], operator: Any = None) -> Posterior:
     [0]
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
             contents = {name: file[name] for name in file.files}
         header = json.loads(str(contents.pop("header")))
         if header["format"] != FORMAT:
             raise ValueError(f"its format is {header['format']!r}")
     except (KeyError, ValueError, TypeError, EOFError, zipfile.BadZipFile, AttributeError) as error:
-        raise ValueError(f"path must be a file written by Posterior.save, but {str(path)!r} is not: {error}") from error
+        raise ValueError(
+            f"path must be a file written by Posterior.save, but {str(path)!r} is not: {error}"
+        ) from error
     if header["version"] > FORMAT_VERSION:
         raise ValueError(
             f"path {str(path)!r} was written by a newer cofem (format {header['version']}, this one reads "
@@ -344,7 +345,9 @@ def _solve(system: PosteriorSystem, v: Array | None = None, b: Array | None = No
     max_iter = max(1000, 4 * min(system.phi.shape))
     solution = system.solve(v, b, tol=SOLVE_TOL, max_iter=max_iter)
     if not solution.cg.converged.all():
-        warnings.warn(f"posterior solves are inexact: {solution.cg.report()}", ConvergenceWarning, stacklevel=4)
+        warnings.warn(
+            f"posterior solves are inexact: {solution.cg.report()}", ConvergenceWarning, stacklevel=4
+        )
     return solution
 
 

@@ -69,15 +69,13 @@ class AMP(ExpectationMaximisation):
     name: ClassVar[str] = "amp"
 
     def memory(self, problem: Problem) -> tuple[float, str]:
-        """A matrix of squared entries, unless the operator has a fast form of it."""
+        """Count a matrix of squared entries, unless the operator has a fast form of it."""
         if problem.phi.operator.abs2() is not None and problem.phi.operator.precision is None:
             return 0.0, ""
         n, d = problem.phi.shape
         return problem.real_dtype.itemsize * float(n * d), "the N x D matrix of squared entries"
 
-    def expectation(
-        self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator
-    ) -> Moments:
+    def expectation(self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator) -> Moments:
         """Pass messages from the last ones; restart with more damping when they grow."""
         messages = state.carry or self._start(problem, alpha)
         limit = 3 * float(np.linalg.norm(problem.y))
@@ -112,7 +110,9 @@ class AMP(ExpectationMaximisation):
             squares = Dense(np.abs(problem.dense).astype(problem.real_dtype) ** 2)
         mean = np.zeros(problem.n_columns, problem.y.dtype)
         residual = np.zeros_like(problem.y)
-        return Messages(mean, 1 / alpha, residual, self.damping, squares, np.inf, State(alpha, mean, 1 / alpha))
+        return Messages(
+            mean, 1 / alpha, residual, self.damping, squares, np.inf, State(alpha, mean, 1 / alpha)
+        )
 
     def _pass(self, problem: Problem, g: Array, messages: Messages, limit: float) -> Messages | None:
         """Run the inner steps; None when the residual grows beyond `limit`."""

@@ -30,8 +30,8 @@ class State:
     """
 
     alpha: Array
-    mean: Array | None = None
-    variance: Array | None = None
+    mean: Array = None
+    variance: Array = None
     carry: Any = None
 
 
@@ -97,14 +97,15 @@ class Method(ABC):
         """Refuse at the door what this method cannot do."""
         if problem.is_complex and not self.complex_data:
             raise ValueError(
-                f"method='{self.name}' works on real data only, but y or Phi is complex; use 'cofem', 'em' or 'irls'"
+                f"method='{self.name}' works on real data only, but y or Phi is complex; "
+                "use 'cofem', 'em' or 'irls'"
             )
         needed, what = self.memory(problem)
         limit = available_bytes()
         if limit is not None and needed > limit:
             raise ValueError(
                 f"method='{self.name}' needs {describe_bytes(needed)} for {what}, but only "
-                f"{describe_bytes(limit)} of memory is available; use method='cofem', which needs vectors only"
+                f"{describe_bytes(limit)} of memory is available; use method='cofem', which needs vectors"
             )
 
     @abstractmethod
@@ -129,9 +130,7 @@ class ExpectationMaximisation(Method):
     """
 
     @abstractmethod
-    def expectation(
-        self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator
-    ) -> Moments:
+    def expectation(self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator) -> Moments:
         """E-step: posterior moments at `alpha`; `state` is the one before."""
 
     def step(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
@@ -140,6 +139,8 @@ class ExpectationMaximisation(Method):
         if state.mean is not None:
             alpha = em_update(state.mean, state.variance, problem.alpha_cap)
         moments = self.expectation(problem, alpha, state, rng)
+        if moments.info.end is StatusCode.FAILED:
+            return state, moments.info
         return State(alpha, moments.mean, moments.variance, moments.carry), moments.info
 
 

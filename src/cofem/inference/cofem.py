@@ -11,7 +11,7 @@ from cofem.inference.base import ExpectationMaximisation, Info, Moments, State
 from cofem.inference.problem import Problem
 from cofem.linalg.cg import CGResult
 from cofem.linalg.diagonal import ProbeDistribution, draw_probes, estimate_diagonal
-from cofem.linalg.system import PosteriorSystem, choose_form
+from cofem.linalg.system import Form, PosteriorSystem, choose_form, remember_steps
 from cofem.status import StatusCode
 
 Array = Any
@@ -21,11 +21,19 @@ Array = Any
 FINAL_TOL = 0.02
 
 
+BROKEN = (
+    "conjugate gradients broke down, because the operator gave values that are not finite or is not the "
+    "adjoint it claims"
+)
+
+
 class Carry(NamedTuple):
     """What one E-step hands to the next."""
 
     #: ``C^-1 y``, the warm start of the dual form.
     dual: Array | None
+    #: CG steps that each form of the system took of late.
+    steps: dict[Form, float]
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,7 @@ class CoFEM(ExpectationMaximisation):
         Tolerance of the probes, relative to the solution in the posterior's energy norm.
     preconditioner : {"auto", "none", "spectral", "jacobi"}
         For the primal form: ``beta c + alpha`` with c the squared norm of Phi (`spectral`) or of each
-        column (`jacobi`). `auto` takes `spectral`, and `jacobi` when N >= D.
+        column (`jacobi`). `auto` takes `spectral` for orthonormal rows, else `jacobi`.
     form : {"auto", "primal", "dual"}
         Which linear system to iterate on; see `cofem.linalg.system`.
     probe_distribution : {"rademacher", "gaussian"}
@@ -94,7 +102,9 @@ class CoFEM(ExpectationMaximisation):
     def __post_init__(self) -> None:
         for field, low in (("probes", 1), ("cg_iterations", 1)):
             if int(getattr(self, field)) != getattr(self, field) or getattr(self, field) < low:
-                raise ValueError(f"{field} must be an integer of at least {low}, got {getattr(self, field)!r}")
+                raise ValueError(
+                    f"{field} must be an integer of at least {low}, got {getattr(self, field)!r}"
+                )
         for field in ("cg_tol", "probe_tol"):
             if not 0 < getattr(self, field) < np.inf:
                 raise ValueError(f"{field} must be positive, got {getattr(self, field)!r}")
@@ -132,11 +142,10 @@ class CoFEM(ExpectationMaximisation):
             alpha_init=1.0,
         )
 
-    def expectation(
-        self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator
-    ) -> Moments:
+    def expectation(self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator) -> Moments:
         """Solve for the mean and the probes in one batch."""
-        system = self._system(problem, 1 / alpha)
+        steps = {} if state.carry is None else state.carry.steps
+        system = self._system(problem, 1 / alpha, steps)
         probes = draw_probes(
             self.probes, problem.n_columns, like=problem.y, rng=rng, distribution=self.probe_distribution
         )
@@ -157,14 +166,20 @@ class CoFEM(ExpectationMaximisation):
             dual0=state.carry.dual if warm and system.form == "dual" else None,
             norm="frobenius" if self.stop == "joint" else "loose",
         )
+        if solution.cg.broken.any():
+            return Moments(None, None, info=Info(end=StatusCode.FAILED, message=BROKEN))
         mean = solution.x[0]
         variance = estimate_diagonal(probes, solution.x[1:], scale).value
         if self.stop == "joint":
             variance = np.maximum(variance, 0)
         else:
             variance = np.clip(variance, 1 / (alpha + problem.column_energy / problem.noise_var), 1 / alpha)
-        carry = Carry(None if solution.dual is None else solution.dual[:1])
-        info = Info(cg_iterations=int(solution.cg.iterations.max()), trouble=_trouble(solution.cg))
+        cg_iterations = int(solution.cg.iterations.max())
+        carry = Carry(
+            None if solution.dual is None else solution.dual[:1],
+            remember_steps(steps, system.form, cg_iterations),
+        )
+        info = Info(cg_iterations=cg_iterations, trouble=_trouble(solution.cg))
         return Moments(mean, variance.astype(problem.real_dtype, copy=False), carry, info)
 
     def finish(
@@ -173,7 +188,7 @@ class CoFEM(ExpectationMaximisation):
         """Solve for the mean once more, to the accuracy that the posterior deserves."""
         if self.stop == "joint":
             return state, Info()
-        system = self._system(problem, 1 / state.alpha)
+        system = self._system(problem, 1 / state.alpha, state.carry.steps)
         solution = system.solve(
             problem.y[None],
             tol=FINAL_TOL,
@@ -182,20 +197,26 @@ class CoFEM(ExpectationMaximisation):
             dual0=state.carry.dual if system.form == "dual" else None,
             norm="posterior",
         )
+        if solution.cg.broken.any():
+            return state, Info(trouble=BROKEN)
         return replace(state, mean=solution.x[0]), Info(trouble=_trouble(solution.cg))
 
-    def _system(self, problem: Problem, g: Array) -> PosteriorSystem:
-        form = choose_form(problem.phi.operator, g, problem.noise_var, problem.real_dtype) if self.form == "auto" else self.form
+    def _system(self, problem: Problem, g: Array, steps: dict[Form, float]) -> PosteriorSystem:
+        form: Form
+        if self.form == "auto":
+            form = choose_form(problem.phi.operator, g, problem.noise_var, problem.real_dtype, steps)
+        else:
+            form = self.form
         kind = self.preconditioner
         if kind == "auto":
-            kind = "jacobi" if problem.n_rows >= problem.n_columns else "spectral"
-        curvature = problem.column_energy if kind == "jacobi" else problem.gain if form == "primal" else 0.0
+            kind = "jacobi" if problem.phi.operator.facts.row_gram is None else "spectral"
+        curvature: Any = problem.column_energy if kind == "jacobi" else problem.gain
         return PosteriorSystem(problem.phi, g, problem.noise_var, form, curvature, kind != "none")
 
 
 def _trouble(cg: CGResult) -> str:
-    if cg.converged.all():
-        return ""
-    if cg.broken.any():
-        return "conjugate gradients broke down: the operator is not finite or its adjoint does not match"
-    return "conjugate gradients ran out of steps; raise cg_iterations or loosen cg_tol"
+    return (
+        ""
+        if cg.converged.all()
+        else "conjugate gradients ran out of steps; raise cg_iterations or loosen cg_tol"
+    )

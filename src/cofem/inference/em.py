@@ -38,9 +38,7 @@ class EM(ExpectationMaximisation):
         size = 16 if problem.is_complex else 8
         return size * (n * d + 3.0 * d * d), "Phi and three D x D matrices"
 
-    def expectation(
-        self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator
-    ) -> Moments:
+    def expectation(self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator) -> Moments:
         """Factor ``A = beta Phi^H Phi + diag(alpha)`` and invert it."""
         phi, beta = problem.dense, 1 / problem.noise_var
         gram = state.carry

@@ -13,7 +13,7 @@ from cofem.inference.problem import Problem, make_problem
 from cofem.inference.progress import progress_bar
 from cofem.inference.registry import get_method
 from cofem.posterior import Posterior
-from cofem.status import ConvergenceWarning, Status, StatusCode
+from cofem.status import ConvergenceWarning, Status
 
 
 def fit(
@@ -75,8 +75,8 @@ def fit(
     >>> z = np.zeros(256); z[[5, 40, 99]] = 3, -2, 1
     >>> y = Phi @ z + 0.01 * rng.standard_normal(128)
     >>> post = cofem.fit(Phi, y, noise_std=0.01)
-    >>> post.support().tolist(), np.round(post.mean[[5, 40, 99]], 1).tolist()
-    ([5, 40, 99], [3.0, -2.0, 1.0])
+    >>> np.round(post.mean[[5, 40, 99]], 1).tolist(), set([5, 40, 99]) <= set(post.support())
+    ([3.0, -2.0, 1.0], True)
     """
     operator, problem = make_problem(Phi, y, noise_std)
     chosen, why = get_method(method, problem)
@@ -100,7 +100,7 @@ def fit(
             callbacks=callbacks + ([bar] if bar else []),
         )
     status = outcome.status
-    if status.notes or status.code in (StatusCode.DIVERGED, StatusCode.FAILED):
+    if outcome.doubtful:
         warnings.warn(str(status), ConvergenceWarning, stacklevel=2)
     if why:
         status = Status(status.code, status.message, (*status.notes, why))
@@ -149,7 +149,9 @@ def _check_alpha_init(alpha_init: Any, problem: Problem) -> Any:
     if alpha.dtype.kind not in "uif":
         raise TypeError(f"alpha_init must be real numbers, got {alpha_init!r}")
     if alpha.shape not in ((), (problem.n_columns,)):
-        raise ValueError(f"alpha_init must be a number or have shape ({problem.n_columns},), got shape {alpha.shape}")
+        raise ValueError(
+            f"alpha_init must be a number or have shape ({problem.n_columns},), got shape {alpha.shape}"
+        )
     if not (np.isfinite(alpha).all() and (alpha > 0).all()):
         raise ValueError("alpha_init must be positive and finite")
     return alpha

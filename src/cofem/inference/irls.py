@@ -39,9 +39,7 @@ class IRLS(ExpectationMaximisation):
         size = 16 if problem.is_complex else 8
         return size * (2.0 * n * d + 2.0 * n * n), "two N x D and two N x N matrices"
 
-    def expectation(
-        self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator
-    ) -> Moments:
+    def expectation(self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator) -> Moments:
         """Factor C and whiten Phi with it."""
         phi, g = problem.dense, 1 / alpha.astype(np.float64)
         covariance = (phi * g) @ phi.conj().T

@@ -61,6 +61,8 @@ class Outcome:
     state: State
     history: dict[str, np.ndarray]
     status: Status
+    #: Whether the result itself is in doubt, as opposed to trouble that was overcome on the way.
+    doubtful: bool
 
 
 def run(
@@ -82,16 +84,11 @@ def run(
 
     for iteration in range(1, max_iter + 1):
         new, info = method.step(problem, state, rng)
-        if not _is_finite(new):
+        if info.end is StatusCode.FAILED or not _is_finite(new):
             if state.mean is None:
-                raise FloatingPointError(
-                    "Phi returned values that are not finite in the first step; check the operator"
-                )
-            status = Status(
-                StatusCode.FAILED,
-                f"step {iteration} was not finite; the state before it is returned. "
-                "Check the operator, or use float64",
-            )
+                raise FloatingPointError("Phi gave values that are not finite in the first step; check it")
+            reason = info.message or "it gave values that are not finite; check the operator, or use float64"
+            status = Status(StatusCode.FAILED, f"step {iteration} failed and was undone: {reason}")
             break
         change = _relative_change(new.mean, state.mean, problem.column_norms)
         state = new
@@ -108,8 +105,8 @@ def run(
     else:
         status = Status(
             StatusCode.MAX_ITER,
-            f"stopped after max_iter={max_iter} steps; the mean still changed by {change:.2g} (tol={tol:.2g}). "
-            "Raise max_iter to go on",
+            f"stopped after max_iter={max_iter} steps; the mean still changed by {change:.2g} "
+            f"(tol={tol:.2g}). Raise max_iter to go on",
         )
     assert status is not None
     if status.code is not StatusCode.FAILED:
@@ -118,10 +115,12 @@ def run(
             status = Status(last.end, last.message)
         if last.trouble:
             troubles[last.trouble] += 1
+            info = last
+    doubtful = bool(info.trouble) or status.code in (StatusCode.DIVERGED, StatusCode.FAILED)
     notes = tuple(f"{text} (in {count} of {iteration} steps)" for text, count in troubles.items())
     status = Status(status.code, status.message, notes)
     logger.info("%s: %s", method.name, status)
-    return Outcome(state, {name: np.asarray(values) for name, values in history.items()}, status)
+    return Outcome(state, {name: np.asarray(values) for name, values in history.items()}, status, doubtful)
 
 
 def _judge(
@@ -163,4 +162,6 @@ def _relative_change(new: Array, old: Array | None, column_norms: Array) -> floa
 
 def _is_finite(state: State) -> bool:
     # A sum is not finite as soon as one term is not, and needs no temporary array.
-    return bool(np.isfinite(np.sum(state.mean)) and np.isfinite(np.sum(state.variance)))
+    return state.mean is not None and bool(
+        np.isfinite(np.sum(state.mean)) and np.isfinite(np.sum(state.variance))
+    )

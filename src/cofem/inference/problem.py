@@ -193,9 +193,13 @@ def _check_data(y: Any, operator: Operator) -> np.ndarray:
         raise TypeError(f"y must be an array of numbers, got {type(y).__name__} of dtype {data.dtype}")
     n_rows = operator.shape[0]
     if data.shape != (n_rows,):
-        raise ValueError(f"y must have shape ({n_rows},) to match Phi of shape {operator.shape}, got {data.shape}")
+        raise ValueError(
+            f"y must have shape ({n_rows},) to match Phi of shape {operator.shape}, got {data.shape}"
+        )
     if not np.isfinite(data).all():
-        raise ValueError(f"y must be finite, got {np.count_nonzero(~np.isfinite(data))} NaN or infinite values")
+        raise ValueError(
+            f"y must be finite, got {np.count_nonzero(~np.isfinite(data))} NaN or infinite values"
+        )
     return data if data.dtype.kind in "fc" and data.dtype.itemsize >= 4 else data.astype(np.float64)
 
 
@@ -219,6 +223,6 @@ def _power_of_two(x: float) -> float:
 
 
 def _dictionary_unit(operator: Operator) -> float:
-    """Unit for Phi; 1 unless its columns are so small or large that squares could leave the range."""
+    """Choose a unit for Phi; 1 unless its columns are so small or large that squares may overflow."""
     size = _rms(operator.column_norms())
     return 1.0 if 2.0**-10 <= size <= 2.0**10 else _power_of_two(size)

@@ -21,7 +21,12 @@ def progress_bar(shown: bool, max_iter: int, tol: float, name: str) -> Iterator[
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns) as bar:
         task = bar.add_task(name, total=1.0, note="starting")
 
@@ -29,7 +34,7 @@ def progress_bar(shown: bool, max_iter: int, tol: float, name: str) -> Iterator[
             share = snapshot.iteration / max_iter
             if tol > 0 and 0 < snapshot.change < 1:
                 share = max(share, math.log(snapshot.change) / math.log(min(tol, 0.5)))
-            note = f"step {snapshot.iteration}, change {snapshot.change:.1e}, {snapshot.applications:.0f} applications"
+            note = f"step {snapshot.iteration}, change {snapshot.change:.1e}"
             bar.update(task, completed=min(share, 1.0), note=note)
 
         yield draw

@@ -216,7 +216,9 @@ def refresh(problem: Problem, model: Model) -> Model:
     beta, active = 1 / problem.noise_var, model.active
     if active.size == 0:
         return empty_model(problem)
-    gram = np.concatenate([problem.phi.adjoint(block)[:, active] for block in _column_blocks(problem, active)])
+    gram = np.concatenate(
+        [problem.phi.adjoint(block)[:, active] for block in _column_blocks(problem, active)]
+    )
     matrix = beta * 0.5 * (gram + gram.T)
     matrix[np.diag_indices_from(matrix)] += model.alpha
     factor = linalg.cho_factor(matrix, lower=True)

@@ -36,9 +36,7 @@ class VI(ExpectationMaximisation):
     default_max_iter: ClassVar[int] = 2000
     default_tol: ClassVar[float] = 1e-5
 
-    def expectation(
-        self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator
-    ) -> Moments:
+    def expectation(self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator) -> Moments:
         """Take the diagonal posterior of the bound at the last mean."""
         # The norm is estimated for some operators; a bound that is too low would not be one.
         half_curvature = 1.01 * problem.gain

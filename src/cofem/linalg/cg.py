@@ -116,12 +116,15 @@ def frobenius_residual(b: Array) -> Measure:
     return measure
 
 
+# Values that are not finite are looked for and reported as broken columns, not warned about one by one.
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")
 def conjugate_gradients(
     apply: Callable[[Array], Array],
     b: Array,
     *,
     tol: float | np.ndarray,
     max_iter: int,
+    min_iter: int = 0,
     measure: Measure | None = None,
     precondition: Callable[[Array], Array] | None = None,
     x0: Array | None = None,
@@ -141,6 +144,9 @@ def conjugate_gradients(
         A column has converged once ``measure`` is at most this.
     max_iter : int
         Steps at the most.
+    min_iter : int
+        Steps at the least, unless the residual is exactly zero: a warm start that already meets the
+        tolerance would otherwise come back unchanged.
     measure : Measure, optional
         The error that is compared with `tol`; the relative residual by default.
     precondition : callable, optional
@@ -188,7 +194,7 @@ def conjugate_gradients(
         now = np.where(rz == 0, 0.0, now)
         finite = np.isfinite(rz)
         error[columns] = np.where(finite, now, np.inf)
-        done = finite & (now <= tolerance[columns])
+        done = finite & (now <= tolerance[columns]) & ((step >= min_iter) | (rz == 0))
         converged[columns[done]] = True
         broken[columns[~finite]] = True
         leave = done | ~finite

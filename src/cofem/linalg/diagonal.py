@@ -39,10 +39,9 @@ def draw_probes(
     """
     xp = namespace(like)
     if distribution == "rademacher":
-        signs = rng.integers(0, 2, size=(n_probes, size), dtype=np.int8)
-        signs *= 2
-        signs -= 1
-        probes = signs
+        probes: np.ndarray = rng.integers(0, 2, size=(n_probes, size), dtype=np.int8)
+        probes *= 2
+        probes -= 1
     else:
         probes = rng.standard_normal((n_probes, size))
     return xp.astype(xp.asarray(probes), like.dtype)

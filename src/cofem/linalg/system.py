@@ -26,8 +26,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from cofem._arrays import namespace
-from cofem.operators import Operator
 from cofem.linalg.cg import CGResult, Measure, Progress, conjugate_gradients, frobenius_residual, real_dot
+from cofem.operators import Operator
 
 Array = Any
 Form = Literal["primal", "dual"]
@@ -163,7 +163,14 @@ class PosteriorSystem:
         n_data = 0 if v is None else v.shape[0]
         measure = frobenius_residual(rhs) if norm == "frobenius" else self._whitened_residual(n_data)
         cg = conjugate_gradients(
-            apply, rhs, tol=tol, max_iter=max_iter, measure=measure, precondition=precondition, x0=start
+            apply,
+            rhs,
+            tol=tol,
+            max_iter=max_iter,
+            min_iter=1,
+            measure=measure,
+            precondition=precondition,
+            x0=start,
         )
         return Solution(cg.x, None, cg)
 
@@ -193,7 +200,9 @@ class PosteriorSystem:
         measure = (
             frobenius_residual(rhs) if norm == "frobenius" else self._dual_energy(n_data, prior_energy, norm)
         )
-        cg = conjugate_gradients(apply, rhs, tol=tol, max_iter=max_iter, measure=measure, x0=start)
+        cg = conjugate_gradients(
+            apply, rhs, tol=tol, max_iter=max_iter, min_iter=1, measure=measure, x0=start
+        )
         x = self.phi.adjoint(cg.x)
         x *= self.g
         if b is not None:
@@ -234,19 +243,51 @@ class PosteriorSystem:
         return measure
 
 
-def choose_form(operator: Operator, g: Array, noise_var: float, real_dtype: Any) -> Form:
+#: CG steps that a form is taken to need before it has been tried.
+UNTRIED_STEPS = 30
+#: How fast the memory of a form's cost fades, so that it is tried again when the other gets expensive.
+FADE = 0.9
+
+
+def choose_form(
+    operator: Operator, g: Array, noise_var: float, real_dtype: Any, steps: dict[Form, float] | None = None
+) -> Form:
     """Pick the form whose conjugate gradients take fewer steps and stay accurate.
 
-    The primal form suits dictionaries with orthonormal rows (up to scale) and those with N >= D, as
-    long as the working precision can tell the prior from the data term; else the dual one.
+    The primal form is taken when the rows of Phi are orthonormal up to scale or N >= D, as long as the
+    working precision can tell the prior from the data term. Otherwise the dual form is best while most
+    of alpha is far below ``beta ||phi_j||^2`` and the primal one later; which is cheaper at the moment
+    is learned from the steps they took.
+
+    Parameters
+    ----------
+    operator : Operator
+        Phi.
+    g : array of shape (D,)
+        Prior variances.
+    noise_var : float
+        Noise variance.
+    real_dtype : dtype
+        Working precision.
+    steps : dict, optional
+        CG steps that each form took of late; see `remember_steps`.
     """
     n, d = operator.shape
+    row_gram = operator.facts.row_gram
     if n >= d:
         return "primal"
-    if operator.facts.row_gram is None:
+    steps = steps or {}
+    if row_gram is None and steps.get("primal", UNTRIED_STEPS) >= steps.get("dual", 0):
         return "dual"
-    rounding = np.finfo(real_dtype).eps * operator.facts.row_gram / noise_var * float(np.mean(g))
+    # Rounding errors of the primal form collect in directions the data do not see, where the prior rules.
+    gain = operator.norm**2 if row_gram is None else row_gram
+    rounding = float(np.finfo(real_dtype).eps) * gain / noise_var * float(np.median(g))
     return "primal" if rounding < 0.02 else "dual"
+
+
+def remember_steps(steps: dict[Form, float], form: Form, latest: int) -> dict[Form, float]:
+    """Note what `form` cost just now; what the other one cost is slowly forgotten."""
+    return {name: FADE * cost for name, cost in steps.items()} | {form: float(latest)}
 
 
 def _root_ratio(squared: np.ndarray, reference: np.ndarray) -> np.ndarray:

@@ -107,6 +107,8 @@ def spectral_norm(operator: Operator, rtol: float = 1e-3) -> float:
     for _ in range(_LANCZOS_STEPS):
         image = side.gram(vector)
         diagonal.append(float(np.vdot(vector, image).real))
+        if not np.isfinite(diagonal[-1]):
+            raise FloatingPointError(f"Phi gave values that are not finite: {operator!r}")
         image = image - diagonal[-1] * vector - coupling * previous
         values, vectors = scipy.linalg.eigh_tridiagonal(diagonal, off_diagonal)
         largest = max(float(values[-1]), 0.0)

@@ -1,0 +1,165 @@
+"""Bad input is refused at the door, by name (the table in the design)."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import scipy.sparse.linalg as sla
+
+import cofem
+from cofem.operators import FFT
+
+PHI = np.random.default_rng(0).standard_normal((6, 10))
+Y = np.ones(6)
+
+
+def lying_operator():
+    return sla.LinearOperator(
+        (6, 10), matvec=lambda x: PHI @ x, rmatvec=lambda y: 2 * (PHI.T @ y), dtype=float
+    )
+
+
+def with_value(array, value):
+    out = array.copy()
+    out.flat[1] = value
+    return out
+
+
+CASES = {
+    "Phi of the wrong type": (TypeError, "Phi", dict(Phi=object())),
+    "Phi None": (TypeError, "Phi", dict(Phi=None)),
+    "Phi of one dimension": (ValueError, "Phi", dict(Phi=np.ones(6))),
+    "Phi with NaN": (ValueError, "Phi", dict(Phi=with_value(PHI, np.nan))),
+    "Phi with infinity": (ValueError, "Phi", dict(Phi=with_value(PHI, np.inf))),
+    "Phi empty": (ValueError, "Phi", dict(Phi=np.ones((0, 4)), y=np.ones(0))),
+    "Phi of strings": (TypeError, "Phi", dict(Phi=np.array([["a", "b"]]))),
+    "adjoint that does not match": (ValueError, "adjoint", dict(Phi=lying_operator())),
+    "y of the wrong length": (ValueError, "y", dict(y=np.ones(7))),
+    "y of the wrong shape": (ValueError, "y", dict(y=np.ones((6, 1, 1)))),
+    "y a scalar": (ValueError, "y", dict(y=3.0)),
+    "y with NaN": (ValueError, "y", dict(y=with_value(Y, np.nan))),
+    "y with infinity": (ValueError, "y", dict(y=with_value(Y, -np.inf))),
+    "y of strings": (TypeError, "y", dict(y=["a"] * 6)),
+    "y None": (TypeError, "y", dict(y=None)),
+    "noise zero": (ValueError, "noise_std", dict(noise_std=0)),
+    "noise negative": (ValueError, "noise_std", dict(noise_std=-1.0)),
+    "noise NaN": (ValueError, "noise_std", dict(noise_std=np.nan)),
+    "noise infinite": (ValueError, "noise_std", dict(noise_std=np.inf)),
+    "noise of the wrong type": (TypeError, "noise_std", dict(noise_std="small")),
+    "unknown method": (ValueError, "method", dict(method="magic")),
+    "method of the wrong type": (TypeError, "method", dict(method=3)),
+    "max_iter zero": (ValueError, "max_iter", dict(max_iter=0)),
+    "max_iter fractional": (TypeError, "max_iter", dict(max_iter=2.5)),
+    "tol negative": (ValueError, "tol", dict(tol=-1e-3)),
+    "tol of the wrong type": (TypeError, "tol", dict(tol="tight")),
+    "alpha_init negative": (ValueError, "alpha_init", dict(alpha_init=-1.0)),
+    "alpha_init of the wrong shape": (ValueError, "alpha_init", dict(alpha_init=np.ones(3))),
+    "rng of the wrong type": (TypeError, "rng", dict(rng="seed")),
+    "callback not callable": (TypeError, "callback", dict(callback=3)),
+    "complex data for a real method": (ValueError, "method='seq'", dict(y=Y + 1j, method="seq")),
+    "complex dictionary for a real method": (ValueError, "method='seq'", dict(Phi=FFT(6), method="seq")),
+}
+
+
+@pytest.mark.parametrize("row", CASES)
+def test_bad_input_is_refused_by_name(row):
+    kind, name, change = CASES[row]
+    arguments = dict(Phi=PHI, y=Y, noise_std=0.1) | change
+    with pytest.raises(kind, match=name):
+        cofem.fit(arguments.pop("Phi"), arguments.pop("y"), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("probes", 0),
+        ("probes", 2.5),
+        ("cg_iterations", 0),
+        ("cg_tol", 0.0),
+        ("probe_tol", -1.0),
+        ("preconditioner", "magic"),
+        ("form", "third"),
+        ("probe_distribution", "uniform"),
+        ("stop", "never"),
+    ],
+)
+def test_bad_settings_are_refused_by_name(name, value):
+    with pytest.raises(ValueError, match=name):
+        cofem.CoFEM(**{name: value})
+
+
+@pytest.mark.parametrize("level", [0, 1, -0.5, 95, "high"])
+def test_bad_level(level):
+    post = cofem.fit(PHI, Y, noise_std=0.1)
+    with pytest.raises(ValueError, match="level"):
+        post.credible_interval(level)
+
+
+def test_bad_posterior_arguments():
+    post = cofem.fit(PHI, Y, noise_std=0.1)
+    with pytest.raises(ValueError, match="n must"):
+        post.sample(0)
+    with pytest.raises(ValueError, match="indices"):
+        post.covariance([10])
+    with pytest.raises(TypeError, match="indices"):
+        post.covariance([0.5])
+    with pytest.raises(ValueError, match="Phi_new"):
+        post.predict(np.ones((2, 3)))
+
+
+def turning_nan(after):
+    calls = []
+
+    def forward(x):
+        calls.append(1)
+        return PHI @ x if len(calls) <= after else np.full(6, np.nan)
+
+    return sla.LinearOperator((6, 10), matvec=forward, rmatvec=lambda y: PHI.T @ y, dtype=float)
+
+
+def test_an_operator_that_turns_nan_midway_returns_the_last_good_state():
+    with pytest.warns(cofem.ConvergenceWarning, match="not finite"):
+        post = cofem.fit(turning_nan(800), Y, noise_std=0.1, method="cofem", rng=0, tol=0)
+    assert post.status.code is cofem.StatusCode.FAILED
+    good = cofem.fit(PHI, Y, noise_std=0.1, method="cofem", rng=0, tol=0, max_iter=post.n_iter)
+    assert 1 < post.n_iter < 30
+    assert np.allclose(post.mean, good.mean, atol=0.01 * np.abs(good.mean).max())
+
+
+def test_an_operator_that_is_nan_from_the_start_has_nothing_to_return():
+    with pytest.raises(FloatingPointError, match="Phi"):
+        cofem.fit(turning_nan(5), Y, noise_std=0.1, method="cofem", rng=0)
+
+
+def test_a_callback_sees_the_state_in_user_units_and_can_stop():
+    seen = []
+
+    def callback(state):
+        seen.append((state.iteration, state.noise_std, state.elapsed, state.applications))
+        assert state.mean.shape == state.variance.shape == state.alpha.shape == (10,)
+        return state.iteration == 3
+
+    post = cofem.fit(PHI, 1e5 * Y, noise_std=2e4, method="em", callback=callback, tol=0)
+    assert [row[0] for row in seen] == [1, 2, 3]
+    assert seen[0][1] == pytest.approx(2e4)
+    assert post.status.code is cofem.StatusCode.STOPPED
+    assert post.n_iter == 3
+
+
+def test_import_is_quick_and_light():
+    code = (
+        "import sys, time; start = time.perf_counter(); import cofem; spent = time.perf_counter() - start;"
+        "heavy = {'matplotlib', 'torch', 'sklearn', 'pylops', 'rich', 'typer'} & set(sys.modules);"
+        "print(spent, sorted(heavy)); sys.exit(bool(heavy))"
+    )
+    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True) for _ in range(3)]
+    assert all(run.returncode == 0 for run in runs), runs[0].stdout
+    assert min(float(run.stdout.split()[0]) for run in runs) < 1.0
+
+
+def test_progress_draws_a_bar(capsys):
+    cofem.fit(PHI, Y, noise_std=0.1, method="em", progress=True)
+    assert "step" in capsys.readouterr().out
+    cofem.fit(PHI, Y, noise_std=0.1, method="em")
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,176 @@
+import json
+
+import numpy as np
+import pytest
+
+import cofem
+
+from .problems import complex_case, dct_case, dense_case, exact_posterior
+
+CASES = {
+    "dense": dense_case(D=48, f=2, noise_std=0.3, seed=1),
+    "dct": dct_case(D=64, noise_std=0.1),
+    "tall": dense_case(D=24, f=1, noise_std=0.3),
+    "complex": complex_case(D=32, noise_std=0.1),
+}
+
+
+def fitted(name, **options):
+    case = CASES[name]
+    post = cofem.fit(case.Phi, case.y, noise_std=case.noise_std, max_iter=8, **options)
+    mean, covariance = exact_posterior(case.Phi, case.y, post.alpha, case.noise_std)
+    return case, post, mean, covariance
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_samples_have_the_exact_mean_and_covariance(name):
+    case, post, mean, covariance = fitted(name)
+    n = 6000
+    draws = post.sample(n, rng=0)
+    assert draws.shape == (n, case.z.size)
+    assert draws.dtype == post.mean.dtype
+    std = np.sqrt(np.diagonal(covariance).real)
+    centred = (draws - mean) / std
+    assert np.abs(centred.mean(axis=0)).max() < 5 / np.sqrt(n)
+    correlation = covariance / np.outer(std, std)
+    sampled = centred.T @ centred.conj() / n
+    assert np.abs(sampled - correlation).max() < 6 / np.sqrt(n)
+
+
+def test_samples_are_reproducible():
+    _, post, _, _ = fitted("dct")
+    assert np.array_equal(post.sample(40, rng=3), post.sample(40, rng=3))
+    assert not np.array_equal(post.sample(2, rng=3), post.sample(2, rng=4))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_covariance_on_demand_is_exact(name):
+    _, post, _, covariance = fitted(name)
+    indices = [3, 17, 4, -1]
+    got = post.covariance(indices)
+    want = covariance[np.ix_(indices, indices)]
+    assert np.allclose(got, want, atol=1e-5 * np.abs(want).max())
+    assert post.covariance(5).shape == (1, 1)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_prediction_and_its_standard_deviation(name):
+    case, post, _, covariance = fitted(name)
+    rng = np.random.default_rng(0)
+    new = rng.standard_normal((5, case.z.size)).astype(covariance.dtype)
+    mean, std = post.predict(new, return_std=True)
+    exact = np.einsum("ij,jk,ik->i", new, covariance, new.conj()).real
+    assert np.allclose(mean, new @ post.mean)
+    assert np.allclose(std**2, exact + case.noise_std**2, rtol=1e-4)
+    _, inner = post.predict(new, return_std=True, include_noise=False)
+    assert np.allclose(inner**2, exact, rtol=1e-4)
+    assert np.allclose(post.predict(), cofem.as_operator(case.Phi) @ post.mean)
+
+
+def test_prediction_at_many_rows_uses_samples():
+    case, post, _, covariance = fitted("dense")
+    new = np.random.default_rng(0).standard_normal((300, case.z.size))
+    _, std = post.predict(new, return_std=True, include_noise=False, rng=0)
+    exact = np.sqrt(np.einsum("ij,jk,ik->i", new, covariance, new))
+    assert np.abs(std / exact - 1).max() < 0.3
+    assert abs(np.mean(std / exact) - 1) < 0.1
+
+
+def test_intervals_and_support():
+    _, post, _, _ = fitted("dense")
+    lower, upper = post.credible_interval(0.95)
+    assert np.allclose((upper - lower) / 2, 1.959964 * post.std)
+    assert np.allclose((upper + lower) / 2, post.mean)
+    narrow = post.credible_interval(0.5)
+    assert (narrow[1] - narrow[0] < upper - lower).all()
+    lower, upper = post.credible_interval(1 - 0.05 / post.mean.size)
+    outside = np.flatnonzero((lower > 0) | (upper < 0))
+    assert outside.size > 0
+    assert np.array_equal(post.support(0.95), outside)
+    assert post.support(0.999).size <= post.support(0.5).size
+
+
+def test_complex_intervals_hold_each_part_with_the_stated_probability():
+    _, post, _, _ = fitted("complex", method="em")
+    lower, upper = post.credible_interval(0.8)
+    draws = post.sample(4000, rng=0)
+    for part in (np.real, np.imag):
+        inside = (part(draws) > part(lower)) & (part(draws) < part(upper))
+        assert np.mean(inside) == pytest.approx(0.8, abs=0.01)
+    far = np.abs(draws - post.mean) ** 2 > -np.log(0.2) * post.variance
+    assert np.mean(far) == pytest.approx(0.2, abs=0.01)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_save_and_load_bring_everything_back(name, tmp_path):
+    case, post, _, _ = fitted(name)
+    path = tmp_path / "fit.npz"
+    post.save(path)
+    back = cofem.load(path, operator=case.Phi)
+    for field in ("mean", "variance", "alpha", "y"):
+        assert np.array_equal(getattr(back, field), getattr(post, field))
+        assert getattr(back, field).dtype == getattr(post, field).dtype
+    assert back.status == post.status
+    assert (back.noise_std, back.method, back.n_iter) == (post.noise_std, post.method, post.n_iter)
+    assert back.history.keys() == post.history.keys()
+    assert np.array_equal(back.sample(3, rng=0), post.sample(3, rng=0))
+    assert [p.name for p in tmp_path.iterdir()] == ["fit.npz"]
+
+
+def test_without_operator_what_needs_it_says_so(tmp_path):
+    _, post, _, _ = fitted("dct")
+    post.save(tmp_path / "fit.npz")
+    back = cofem.load(tmp_path / "fit.npz")
+    assert back.support().size == post.support().size
+    for call in (lambda: back.sample(1), lambda: back.covariance([0]), lambda: back.predict()):
+        with pytest.raises(ValueError, match="operator"):
+            call()
+    with pytest.raises(ValueError, match="operator must have shape"):
+        cofem.load(tmp_path / "fit.npz", operator=np.eye(3))
+
+
+def test_foreign_truncated_and_newer_files_are_refused(tmp_path):
+    _, post, _, _ = fitted("dct")
+    good = tmp_path / "fit.npz"
+    post.save(good)
+    (tmp_path / "text.npz").write_text("hello")
+    (tmp_path / "cut.npz").write_bytes(good.read_bytes()[:500])
+    np.savez(tmp_path / "foreign.npz", a=np.ones(3))
+    np.savez(tmp_path / "pickled.npz", header=np.array([{"format": "x"}], dtype=object))
+    for name in ("text", "cut", "foreign", "pickled"):
+        with pytest.raises(ValueError, match=r"path must be a file written by Posterior\.save"):
+            cofem.load(tmp_path / f"{name}.npz")
+    with np.load(good) as file:
+        contents = dict(file)
+    header = json.loads(str(contents["header"]))
+    np.savez(tmp_path / "new.npz", **(contents | {"header": np.array(json.dumps(header | {"version": 99}))}))
+    with pytest.raises(ValueError, match="newer cofem"):
+        cofem.load(tmp_path / "new.npz")
+    del contents["mean"]
+    np.savez(tmp_path / "damaged.npz", **contents)
+    with pytest.raises(ValueError, match="damaged"):
+        cofem.load(tmp_path / "damaged.npz")
+    with pytest.raises(FileNotFoundError):
+        cofem.load(tmp_path / "missing.npz")
+
+
+def test_a_failed_save_leaves_no_file_and_keeps_the_old_one(tmp_path, monkeypatch):
+    _, post, _, _ = fitted("dct")
+    path = tmp_path / "fit.npz"
+    post.save(path)
+    before = path.read_bytes()
+
+    def full(*args, **kwargs):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("numpy.savez", full)
+    with pytest.raises(OSError, match="no space"):
+        post.save(path)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["fit.npz"]
+
+
+def test_repr_tells_the_essentials():
+    _, post, _, _ = fitted("dct")
+    assert "64 coefficients" in repr(post)
+    assert post.method in repr(post)
