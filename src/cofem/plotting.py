@@ -71,4 +71,5 @@ def _draw_convergence(ax: Any, post: Posterior) -> None:
     change = post.history["change"]
     known = np.isfinite(change)
     ax.semilogy(post.history["iteration"][known], change[known], color="#D55E00")
-    ax.set(xlabel="outer step", ylabel="relative change of the mean", title=f"{post.method}, {post.n_iter} steps")
+    ax.set(xlabel="outer step", ylabel="relative change of the mean")
+    ax.set_title(f"{post.method}, {post.n_iter} steps")
