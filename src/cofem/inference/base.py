@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from cofem._memory import available_bytes, describe_bytes
+from cofem.inference.acceleration import Trail, evidence_gradient, overshot, propose
 from cofem.inference.problem import Problem
 from cofem.status import StatusCode
 
@@ -27,12 +28,15 @@ class State:
         Posterior moments.
     carry : Any
         What the algorithm hands from step to step (warm starts and the like).
+    trail : Trail or None
+        Where the acceleration of the outer loop stands.
     """
 
     alpha: Array
     mean: Array = None
     variance: Array = None
     carry: Any = None
+    trail: Trail | None = None
 
 
 @dataclass(frozen=True)
@@ -43,8 +47,10 @@ class Info:
     ----------
     cg_iterations : int
         CG steps of the slowest column.
-    figures : dict of str to float
+    figures : dict of str to float or str
         Further entries of the history, e.g. ``log_evidence``.
+    notes : dict of str to str
+        What was decided and why, by topic; the last word on each topic goes into the status.
     trouble : str
         What went wrong without ending the fit; "" if nothing did.
     end, message : StatusCode or None, str
@@ -52,7 +58,8 @@ class Info:
     """
 
     cg_iterations: int = 0
-    figures: dict[str, float] = field(default_factory=dict)
+    figures: dict[str, float | str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
     trouble: str = ""
     end: StatusCode | None = None
     message: str = ""
@@ -122,6 +129,7 @@ class Method(ABC):
         return state, Info()
 
 
+@dataclass(frozen=True)
 class ExpectationMaximisation(Method):
     """EM: an E-step at the current alpha, then ``alpha = 1 / (mean^2 + variance)``.
 
@@ -133,15 +141,33 @@ class ExpectationMaximisation(Method):
     def expectation(self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator) -> Moments:
         """E-step: posterior moments at `alpha`; `state` is the one before."""
 
+    def accelerates(self, state: State) -> bool:
+        """Tell whether the next update may be extrapolated."""
+        return False
+
     def step(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
-        """Update alpha, then take the moments at it."""
-        alpha = state.alpha
+        """Update alpha, then take the moments at it; undo an extrapolation that went too far."""
+        alpha, trail = state.alpha, None
         if state.mean is not None:
             alpha = em_update(state.mean, state.variance, problem.alpha_cap)
+            if self.accelerates(state):
+                gradient = evidence_gradient(state.alpha, state.mean, state.variance)
+                alpha, trail = propose(state.alpha, alpha, gradient, state.trail)
+                alpha = np.minimum(alpha, alpha.dtype.type(problem.alpha_cap))
+        new, info = self._moments_at(problem, alpha, state, trail, rng)
+        if trail is None or trail.leap is None or info.end is StatusCode.FAILED:
+            return new, info
+        if overshot(evidence_gradient(new.alpha, new.mean, new.variance), trail):
+            new, info = self._moments_at(problem, trail.plain, state, None, rng)
+        return (new if new is state else replace(new, trail=None)), info
+
+    def _moments_at(
+        self, problem: Problem, alpha: Array, state: State, trail: Trail | None, rng: np.random.Generator
+    ) -> tuple[State, Info]:
         moments = self.expectation(problem, alpha, state, rng)
         if moments.info.end is StatusCode.FAILED:
             return state, moments.info
-        return State(alpha, moments.mean, moments.variance, moments.carry), moments.info
+        return State(alpha, moments.mean, moments.variance, moments.carry, trail), moments.info
 
 
 def em_update(mean: Array, variance: Array, cap: float) -> Array:

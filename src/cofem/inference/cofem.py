@@ -10,12 +10,12 @@ import numpy as np
 from cofem.inference.base import ExpectationMaximisation, Info, Moments, State
 from cofem.inference.problem import Problem
 from cofem.linalg.cg import CGResult
-from cofem.linalg.diagonal import ProbeDistribution, draw_probes, estimate_diagonal
+from cofem.linalg.diagonals import DIAGONALS, DiagonalEstimator, Gate, Rademacher, Setting
+from cofem.linalg.probes import ProbeDistribution
 from cofem.linalg.system import Form, PosteriorSystem, choose_form, remember_steps
 from cofem.status import StatusCode
 
 Array = Any
-
 
 #: Accuracy of the final mean: its error in the posterior's energy norm, root mean square over N.
 FINAL_TOL = 0.02
@@ -31,23 +31,33 @@ class Carry(NamedTuple):
     """What one E-step hands to the next."""
 
     #: ``C^-1 y``, the warm start of the dual form.
-    dual: Array | None
+    dual: Array | None = None
     #: CG steps that each form of the system took of late.
-    steps: dict[Form, float]
+    steps: dict[Form, float] = {}  # noqa: RUF012 (never modified)
+    #: The diagonal estimator's own.
+    diagonal: Any = None
+    #: Whether the next variances will be free of noise.
+    quiet: bool = False
 
 
 @dataclass(frozen=True)
 class CoFEM(ExpectationMaximisation):
-    """Covariance-free EM (Lin, Song, Bilgic and Ba 2022).
+    """Covariance-free EM (Lin, Song, Bilgic and Ba 2022), and beyond it.
 
-    The E-step solves ``probes + 1`` linear systems at once by conjugate gradients: one for the mean,
-    the others with random right-hand sides, which give the variances. Time O(one application) for
-    each CG step and column, memory O(probes * D).
+    The E-step solves one linear system for the mean by conjugate gradients, and the variances come from
+    an estimator that needs few further systems, or none: memory O(D), time O(one application) for each
+    CG step. The outer loop is accelerated.
 
     Parameters
     ----------
+    diagonal : str or DiagonalEstimator
+        How the variances are estimated: ``"auto"`` (the fastest that direct probes do not contradict),
+        ``"rademacher"`` (direct probes, as in the paper), ``"paired"``, ``"pooled"``,
+        ``"self_consistent"``, ``"exact"``, or an object from `cofem.linalg.diagonals`.
     probes : int
-        Number K of random probes.
+        Number K of random probes when they are direct.
+    probe_distribution : {"rademacher", "gaussian"}
+        Distribution of the direct probes' entries.
     cg_iterations : int
         CG steps U at the most in one E-step.
     cg_tol : float
@@ -61,16 +71,12 @@ class CoFEM(ExpectationMaximisation):
         column (`jacobi`). `auto` takes `spectral` for orthonormal rows, else `jacobi`.
     form : {"auto", "primal", "dual"}
         Which linear system to iterate on; see `cofem.linalg.system`.
-    probe_distribution : {"rademacher", "gaussian"}
-        Distribution of the probes' entries.
-    scale_probes : bool
-        Scale the probes by the last standard deviations, which makes the variance of the diagonal
-        estimate a sum of squared correlations instead of covariances.
     warm_start : bool
-        Start the mean's system from the last mean. (The probes are drawn afresh in each step: reused
-        ones would repeat their error in the same coefficients.)
+        Start the mean's system from the last mean.
     stop : {"each", "joint"}
         Stop each column by its own error, or all by the paper's joint residual.
+    accelerate : bool
+        Extrapolate the outer steps (SQUAREM) while the estimator is quiet enough.
     alpha_init : float or None
         Where alpha starts; None for a start that does not depend on units.
 
@@ -80,40 +86,44 @@ class CoFEM(ExpectationMaximisation):
     >>> rng = np.random.default_rng(0)
     >>> Phi = rng.standard_normal((60, 120))
     >>> z = np.zeros(120); z[[3, 17]] = 1, -1
-    >>> post = cofem.fit(Phi, Phi @ z, noise_std=0.01, method=cofem.CoFEM(probes=10), rng=0)
-    >>> post.support().tolist()
-    [3, 17]
+    >>> y = Phi @ z + 0.01 * rng.standard_normal(60)
+    >>> post = cofem.fit(Phi, y, noise_std=0.01, method=cofem.CoFEM(diagonal="pooled"), rng=0)
+    >>> np.round(post.mean[[3, 17]], 1).tolist()
+    [1.0, -1.0]
     """
 
+    diagonal: str | DiagonalEstimator = "auto"
     probes: int = 20
+    probe_distribution: ProbeDistribution = "rademacher"
     cg_iterations: int = 400
     cg_tol: float = 0.05
     probe_tol: float = 0.1
     preconditioner: Literal["auto", "none", "spectral", "jacobi"] = "auto"
     form: Literal["auto", "primal", "dual"] = "auto"
-    probe_distribution: ProbeDistribution = "rademacher"
-    scale_probes: bool = True
     warm_start: bool = True
     stop: Literal["each", "joint"] = "each"
+    accelerate: bool = True
     alpha_init: float | None = None  # type: ignore[misc]
 
     name: ClassVar[str] = "cofem"
 
     def __post_init__(self) -> None:
-        for field, low in (("probes", 1), ("cg_iterations", 1)):
-            if int(getattr(self, field)) != getattr(self, field) or getattr(self, field) < low:
-                raise ValueError(
-                    f"{field} must be an integer of at least {low}, got {getattr(self, field)!r}"
-                )
+        for field in ("probes", "cg_iterations"):
+            value = getattr(self, field)
+            if int(value) != value or value < 1:
+                raise ValueError(f"{field} must be a positive integer, got {value!r}")
         for field in ("cg_tol", "probe_tol"):
             if not 0 < getattr(self, field) < np.inf:
                 raise ValueError(f"{field} must be positive, got {getattr(self, field)!r}")
-        for field, allowed in (
-            ("preconditioner", ("auto", "none", "spectral", "jacobi")),
-            ("form", ("auto", "primal", "dual")),
-            ("probe_distribution", ("rademacher", "gaussian")),
-            ("stop", ("each", "joint")),
-        ):
+        choices: dict[str, tuple[str, ...]] = {
+            "preconditioner": ("auto", "none", "spectral", "jacobi"),
+            "form": ("auto", "primal", "dual"),
+            "probe_distribution": ("rademacher", "gaussian"),
+            "stop": ("each", "joint"),
+        }
+        if not isinstance(self.diagonal, DiagonalEstimator):
+            choices["diagonal"] = tuple(DIAGONALS)
+        for field, allowed in choices.items():
             if getattr(self, field) not in allowed:
                 raise ValueError(f"{field} must be one of {allowed}, got {getattr(self, field)!r}")
 
@@ -121,66 +131,89 @@ class CoFEM(ExpectationMaximisation):
     def paper(cls, probes: int = 20, cg_iterations: int = 400, cg_tol: float = 1e-8) -> CoFEM:
         """Algorithm 1 of the paper to the letter.
 
-        `cg_tol` must be small because the joint norm is dominated by the largest column: on the paper's
-        dense problem 1e-6 leaves the probes unsolved, on its DCT problems 1e-5 is enough.
-
         alpha starts at 1; plain CG on ``beta Phi^T Phi + diag(alpha)`` from zero, all columns stopped
         together by ``||A X - B||_F < cg_tol ||B||_F``; unscaled Rademacher probes. A variance that
         comes out negative is set to zero, as in the authors' code, since Algorithm 1 would go on to
         a negative precision. ``post.alpha`` is the alpha that mean and variance belong to; the one
         Algorithm 1 returns is one update further, ``1 / (mean^2 + variance)``.
+
+        `cg_tol` must be small because the joint norm is dominated by the largest column: on the paper's
+        dense problem 1e-6 leaves the probes unsolved, on its DCT problems 1e-5 is enough.
         """
         return cls(
+            diagonal="rademacher",
             probes=probes,
             cg_iterations=cg_iterations,
             cg_tol=cg_tol,
             preconditioner="none",
             form="primal",
-            scale_probes=False,
             warm_start=False,
             stop="joint",
+            accelerate=False,
             alpha_init=1.0,
         )
 
-    def expectation(self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator) -> Moments:
-        """Solve for the mean and the probes in one batch."""
-        steps = {} if state.carry is None else state.carry.steps
-        system = self._system(problem, 1 / alpha, steps)
-        probes = draw_probes(
-            self.probes, problem.n_columns, like=problem.y, rng=rng, distribution=self.probe_distribution
-        )
+    def estimator(self, problem: Problem) -> DiagonalEstimator:
+        """Return the diagonal estimator with its settings."""
+        if isinstance(self.diagonal, DiagonalEstimator):
+            return self.diagonal
         # The joint norm weighs probes against data, so there it must see them in the user's units.
-        scale: Any = problem.units.coefficient if self.stop == "joint" else 1.0
-        if self.scale_probes and state.variance is not None:
-            scale = 1 / np.sqrt(state.variance)
-        warm = self.warm_start and state.mean is not None
-        tol: Any = self.cg_tol
-        if self.stop == "each":
-            tol = np.array([self.cg_tol] + [self.probe_tol] * self.probes)
+        joint = self.stop == "joint"
+        direct = Rademacher(
+            self.probes, self.probe_distribution, problem.units.coefficient if joint else None, clip=not joint
+        )
+        if self.diagonal == "rademacher":
+            return direct
+        return Gate(direct) if self.diagonal == "auto" else DIAGONALS[self.diagonal]()
+
+    def accelerates(self, state: State) -> bool:
+        """Extrapolate while the variances are free of noise."""
+        return self.accelerate and state.carry.quiet
+
+    def expectation(self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator) -> Moments:
+        """Solve for the mean and for what the estimator needs in one batch."""
+        estimator, carry = self.estimator(problem), state.carry or Carry()
+        g = 1 / alpha
+        setting = Setting(
+            problem.phi,
+            problem.phi.operator,
+            g,
+            problem.noise_var,
+            problem.column_energy,
+            problem.y,
+            state.mean,
+            state.variance,
+        )
+        wanted = estimator.columns(setting, carry.diagonal, rng)
+        v = problem.y[None] if wanted.v is None else np.concatenate([problem.y[None], wanted.v])
+        n_probes = v.shape[0] - 1 + (0 if wanted.b is None else wanted.b.shape[0])
+        system = self._system(problem, g, carry.steps)
+        each = self.stop == "each"
         solution = system.solve(
-            problem.y[None],
-            probes * scale,
-            tol=tol,
+            v,
+            wanted.b,
+            tol=np.array([self.cg_tol] + [self.probe_tol] * n_probes) if each else self.cg_tol,
             max_iter=self.cg_iterations,
-            x0=state.mean[None] if warm and system.form == "primal" else None,
-            dual0=state.carry.dual if warm and system.form == "dual" else None,
-            norm="frobenius" if self.stop == "joint" else "loose",
+            norm="loose" if each else "frobenius",
+            **self._start(system, state),
         )
         if solution.cg.broken.any():
             return Moments(None, None, info=Info(end=StatusCode.FAILED, message=BROKEN))
-        mean = solution.x[0]
-        variance = estimate_diagonal(probes, solution.x[1:], scale).value
-        if self.stop == "joint":
-            variance = np.maximum(variance, 0)
-        else:
-            variance = np.clip(variance, 1 / (alpha + problem.column_energy / problem.noise_var), 1 / alpha)
-        cg_iterations = int(solution.cg.iterations.max())
-        carry = Carry(
+        estimate = estimator.estimate(setting, carry.diagonal, wanted, solution.x[1:])
+        iterations = int(solution.cg.iterations.max())
+        new_carry = Carry(
             None if solution.dual is None else solution.dual[:1],
-            remember_steps(steps, system.form, cg_iterations),
+            remember_steps(carry.steps, system.form, iterations),
+            estimate.carry,
+            estimator.quiet(estimate.carry),
         )
-        info = Info(cg_iterations=cg_iterations, trouble=_trouble(solution.cg))
-        return Moments(mean, variance.astype(problem.real_dtype, copy=False), carry, info)
+        info = Info(
+            cg_iterations=iterations,
+            figures={"diagonal": estimate.used, **estimate.figures},
+            notes=estimate.notes,
+            trouble=_trouble(solution.cg),
+        )
+        return Moments(solution.x[0], estimate.value, new_carry, info)
 
     def finish(
         self, problem: Problem, state: State, ended: StatusCode, rng: np.random.Generator
@@ -193,13 +226,18 @@ class CoFEM(ExpectationMaximisation):
             problem.y[None],
             tol=FINAL_TOL,
             max_iter=self.cg_iterations,
-            x0=state.mean[None] if system.form == "primal" else None,
-            dual0=state.carry.dual if system.form == "dual" else None,
             norm="posterior",
+            **self._start(system, state),
         )
         if solution.cg.broken.any():
             return state, Info(trouble=BROKEN)
         return replace(state, mean=solution.x[0]), Info(trouble=_trouble(solution.cg))
+
+    def _start(self, system: PosteriorSystem, state: State) -> dict[str, Array]:
+        """Warm start of the mean's column, in the form of the system."""
+        if not self.warm_start or state.mean is None:
+            return {}
+        return {"x0": state.mean[None]} if system.form == "primal" else {"dual0": state.carry.dual}
 
     def _system(self, problem: Problem, g: Array, steps: dict[Form, float]) -> PosteriorSystem:
         form: Form
@@ -215,8 +253,6 @@ class CoFEM(ExpectationMaximisation):
 
 
 def _trouble(cg: CGResult) -> str:
-    return (
-        ""
-        if cg.converged.all()
-        else "conjugate gradients ran out of steps; raise cg_iterations or loosen cg_tol"
-    )
+    if cg.converged.all():
+        return ""
+    return "conjugate gradients ran out of steps; raise cg_iterations or loosen cg_tol"

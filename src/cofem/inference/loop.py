@@ -78,7 +78,8 @@ def run(
     """Step `method` until the mean settles, a callback stops it or the steps run out."""
     start = time.perf_counter()
     state = State(alpha)
-    history: dict[str, list[float]] = defaultdict(list)
+    history: dict[str, list[float | str]] = defaultdict(list)
+    decisions: dict[str, str] = {}
     troubles: Counter[str] = Counter()
     status: Status | None = None
 
@@ -92,6 +93,7 @@ def run(
             break
         change = _relative_change(new.mean, state.mean, problem.column_norms)
         state = new
+        decisions |= info.notes
         if info.trouble:
             troubles[info.trouble] += 1
         snapshot = Snapshot(
@@ -117,8 +119,8 @@ def run(
             troubles[last.trouble] += 1
             info = last
     doubtful = bool(info.trouble) or status.code in (StatusCode.DIVERGED, StatusCode.FAILED)
-    notes = tuple(f"{text} (in {count} of {iteration} steps)" for text, count in troubles.items())
-    status = Status(status.code, status.message, notes)
+    notes = [f"{text} (in {count} of {iteration} steps)" for text, count in troubles.items()]
+    status = Status(status.code, status.message, (*notes, *decisions.values()))
     logger.info("%s: %s", method.name, status)
     return Outcome(state, {name: np.asarray(values) for name, values in history.items()}, status, doubtful)
 
@@ -140,7 +142,7 @@ def _judge(
     return None
 
 
-def _record(history: dict[str, list[float]], snapshot: Snapshot, info: Info) -> None:
+def _record(history: dict[str, list[float | str]], snapshot: Snapshot, info: Info) -> None:
     for name in ("iteration", "elapsed", "applications", "change", "noise_std"):
         history[name].append(getattr(snapshot, name))
     history["cg_iterations"].append(info.cg_iterations)

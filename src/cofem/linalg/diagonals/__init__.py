@@ -1,0 +1,27 @@
+"""Estimators of the posterior variances ``diag(Sigma)``, one interface, one file each."""
+
+from cofem.linalg.diagonals.base import Columns, DiagonalEstimate, DiagonalEstimator, Setting
+from cofem.linalg.diagonals.exact import Exact
+from cofem.linalg.diagonals.gate import Gate
+from cofem.linalg.diagonals.paired import Paired
+from cofem.linalg.diagonals.pooled import Pooled
+from cofem.linalg.diagonals.rademacher import Rademacher
+from cofem.linalg.diagonals.self_consistent import SelfConsistent
+
+DIAGONALS: dict[str, type[DiagonalEstimator]] = {
+    estimator.name: estimator for estimator in (Gate, Rademacher, Paired, Pooled, SelfConsistent, Exact)
+}
+
+__all__ = [
+    "DIAGONALS",
+    "Columns",
+    "DiagonalEstimate",
+    "DiagonalEstimator",
+    "Exact",
+    "Gate",
+    "Paired",
+    "Pooled",
+    "Rademacher",
+    "SelfConsistent",
+    "Setting",
+]

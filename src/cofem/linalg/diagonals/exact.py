@@ -1,0 +1,72 @@
+"""Exact variances, where the problem or what is left of its support is small."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy import linalg
+
+from cofem.linalg.diagonals.base import Columns, DiagonalEstimate, DiagonalEstimator, Setting
+
+Array = Any
+
+#: Coefficients count as gone when all of them together explain less than this share of the noise.
+NEGLIGIBLE = 1e-3
+
+
+@dataclass(frozen=True)
+class Exact(DiagonalEstimator):
+    """``diag(Sigma)`` by factoring a matrix, N x N or of the size of the live support.
+
+    Coefficients whose prior variance is so small that together they add less than a thousandth to the
+    noise are left out: their variance is that of the prior.
+    """
+
+    name: ClassVar[str] = "exact"
+
+    def estimate(self, setting: Setting, carry: Any, columns: Columns, x: Array) -> DiagonalEstimate:
+        """Write out the live columns and factor."""
+        live = live_columns(setting)
+        matrix = setting.operator.columns(live)  # rows are columns of Phi
+        kind = np.complex128 if np.iscomplexobj(matrix) else np.float64
+        value = setting.g.copy()
+        value[live] = exact_variances(matrix.astype(kind), setting.g[live].astype(np.float64), setting.noise_var)
+        return DiagonalEstimate(setting.clip(value), 0.0, used=self.name)
+
+
+def live_columns(setting: Setting) -> np.ndarray:
+    """Columns that remain when the weakest, which together hardly add to the noise, are left out."""
+    strength = setting.g * setting.column_energy
+    order = np.argsort(strength)
+    total = np.cumsum(strength[order], dtype=float)
+    gone = int(np.searchsorted(total, NEGLIGIBLE * setting.noise_var))
+    return np.sort(order[gone:])
+
+
+def exact_variances(columns: np.ndarray, g: np.ndarray, noise_var: float) -> np.ndarray:
+    """``diag((Phi^H Phi / noise_var + diag(1/g))^-1)`` for the transpose of Phi, shape (D, N).
+
+    Through the smaller of D x D and N x N.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> exact_variances(np.eye(2), np.ones(2), 1.0).tolist()
+    [0.5, 0.5]
+    """
+    d, n = columns.shape
+    scaled = columns * np.sqrt(g)[:, None]
+    if d <= n:
+        # I + beta G^1/2 Phi^H Phi G^1/2, whose inverse has the shares 1 - gamma on its diagonal
+        matrix = scaled.conj() @ scaled.T / noise_var
+        matrix[np.diag_indices_from(matrix)] += 1
+        factor = linalg.cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
+        inverse = linalg.solve_triangular(factor, np.eye(d), lower=True, check_finite=False)
+        return g * np.einsum("ij,ij->j", inverse.conj(), inverse).real
+    matrix = scaled.T @ scaled.conj()
+    matrix[np.diag_indices_from(matrix)] += noise_var
+    factor = linalg.cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
+    white = linalg.solve_triangular(factor, scaled.T, lower=True, check_finite=False)
+    return g * (1 - np.einsum("ij,ij->j", white.conj(), white).real)

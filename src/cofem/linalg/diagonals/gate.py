@@ -1,0 +1,175 @@
+"""The choice between estimators: a fast one while direct probes agree with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from cofem._arrays import squared_modulus
+from cofem.linalg.diagonals.base import Columns, DiagonalEstimate, DiagonalEstimator, Setting
+from cofem.linalg.diagonals.exact import Exact
+from cofem.linalg.diagonals.pooled import Pooled
+from cofem.linalg.diagonals.rademacher import Rademacher, probe_scale
+from cofem.linalg.diagonals.self_consistent import SelfConsistent
+from cofem.linalg.probes import draw_probes
+
+Array = Any
+
+#: Mean squared relative error of a fast estimate, weighted by its effect on alpha, that is tolerated.
+#: Twenty direct probes have 0.01 or more.
+TOLERATED = 0.0025
+#: Entries of Phi up to which the exact diagonal is used outright.
+SMALL_ENTRIES = 2**18
+
+
+class Verdict(NamedTuple):
+    """What the checks have found so far."""
+
+    steps: int = 0
+    next_check: int = 2
+    checks: int = 0
+    error: float = np.nan
+    standard_error: float = np.nan
+    failed: tuple[str, ...] = ()
+    inner: Any = None
+
+
+@dataclass(frozen=True)
+class Gate(DiagonalEstimator):
+    """Use the fastest estimator that direct probes do not contradict.
+
+    Starts from what the structure allows: `exact` if Phi is small, `self_consistent` if its rows are
+    orthonormal up to scale, else `pooled`. At the 2nd, 5th, 11th, ... step it solves for a few direct
+    probes as well. With the ratios r of two independent direct estimates to the fast one,
+    ``(r_1 - 1)(r_2 - 1)`` averaged over coefficients and pairs of probes is an unbiased estimate of the
+    mean squared relative error. If that is larger than `tolerated` by more than three of its standard
+    errors, the next estimator of the list takes over, and direct probing is the last.
+
+    Parameters
+    ----------
+    fallback : DiagonalEstimator
+        Used when every fast estimator has failed.
+    tolerated : float
+        Mean squared relative error that is tolerated.
+    """
+
+    fallback: DiagonalEstimator = field(default_factory=Rademacher)
+    tolerated: float = TOLERATED
+
+    name: ClassVar[str] = "auto"
+
+    def candidates(self, setting: Setting) -> tuple[DiagonalEstimator, ...]:
+        """List the estimators in the order they are tried."""
+        n, d = setting.phi.shape
+        if n * d <= SMALL_ENTRIES:
+            return (Exact(),)
+        pooled = Pooled()
+        if setting.operator.facts.row_gram is not None and setting.operator.groups is None:
+            return (SelfConsistent(), self.fallback)
+        return (pooled, self.fallback)
+
+    def _current(self, setting: Setting, verdict: Verdict) -> DiagonalEstimator:
+        names = self.candidates(setting)
+        return next(estimator for estimator in names if estimator.name not in verdict.failed)
+
+    def quiet(self, carry: Any) -> bool:
+        """Quiet until the fallback has taken over."""
+        return carry is None or not carry.failed
+
+    def columns(self, setting: Setting, carry: Any, rng: np.random.Generator) -> Columns:
+        """Ask for what the current estimator needs, and for check probes when a check is due."""
+        verdict = carry or Verdict()
+        current = self._current(setting, verdict)
+        wanted = current.columns(setting, verdict.inner, rng)
+        n_wanted = sum(part.shape[0] for part in (wanted.v, wanted.b) if part is not None)
+        probes = scale = None
+        last_resort = current.name in (self.fallback.name, "exact")
+        if verdict.steps + 1 >= verdict.next_check and not last_resort:
+            probes = draw_probes(
+                n_check_probes(setting), setting.g.shape[0], like=setting.like, rng=rng, distribution="rademacher"
+            )
+            scale = probe_scale(setting)
+            b = probes * scale
+            b = b if wanted.b is None else np.concatenate([wanted.b, b])
+        else:
+            b = wanted.b
+        return Columns(wanted.v, b, (current, wanted, n_wanted, probes, scale))
+
+    def estimate(self, setting: Setting, carry: Any, columns: Columns, x: Array) -> DiagonalEstimate:
+        """Estimate, and judge the estimate if check probes were solved for."""
+        verdict = carry or Verdict()
+        current, wanted, n_wanted, probes, scale = columns.extra
+        estimate = current.estimate(setting, verdict.inner, wanted, x[:n_wanted])
+        verdict = verdict._replace(steps=verdict.steps + 1, inner=estimate.carry)
+        figures = {"diagonal_error": np.nan}
+        if probes is not None:
+            ratios = (np.conj(probes) * x[n_wanted:]).real / (scale * estimate.value)
+            weight = _effect(setting, estimate.value)
+            error, standard_error = squared_error(ratios, weight)
+            figures["diagonal_error"] = error
+            verdict = verdict._replace(
+                error=error,
+                standard_error=standard_error,
+                checks=verdict.checks + 1,
+                next_check=2 * verdict.steps + 1,
+            )
+            if error > self.tolerated + 3 * standard_error:
+                # The check probes are direct estimates themselves: use them for this step.
+                value = setting.clip(estimate.value * np.mean(ratios, axis=0))
+                verdict = verdict._replace(failed=(*verdict.failed, current.name), inner=None)
+                estimate = DiagonalEstimate(value, estimate.standard_error, used="check probes")
+        return DiagonalEstimate(
+            estimate.value,
+            estimate.standard_error,
+            verdict,
+            estimate.used,
+            {"diagonal": self._explain(setting, verdict)},
+            figures,
+        )
+
+    def _explain(self, setting: Setting, verdict: Verdict) -> str:
+        current = self._current(setting, verdict)
+        if current.name == "exact":
+            return "variances are exact"
+        found = ""
+        if verdict.checks:
+            found = (
+                f"squared relative error {verdict.error:.2g} +- {verdict.standard_error:.1g} against direct "
+                f"probes in the last of {verdict.checks} checks"
+            )
+        if verdict.failed:
+            return f"variances by direct probes, because '{verdict.failed[-1]}' failed at step {verdict.steps}: {found}"
+        return f"variances by '{current.name}'" + (f", {found}" if found else ", not checked yet")
+
+
+def n_check_probes(setting: Setting) -> int:
+    """Probes that resolve the tolerated error: many coefficients need few."""
+    pairs = 1e5 / setting.g.shape[0]
+    return int(np.clip(np.ceil(0.5 + np.sqrt(0.25 + 2 * pairs)), 2, 8))
+
+
+def squared_error(ratios: Array, weight: Array) -> tuple[float, float]:
+    """Estimate the mean of ``(weight (ratio - 1))^2`` without the probes' own noise, and its standard error.
+
+    Parameters
+    ----------
+    ratios : array of shape (K, D)
+        Direct estimates divided by the estimate in question, independent over K >= 2.
+    weight : array of shape (D,)
+        Effect of each coefficient.
+    """
+    k = ratios.shape[0]
+    deviation = weight * (ratios - 1)
+    total = np.sum(deviation, axis=0, dtype=float)
+    # All ordered pairs of different probes: (sum)^2 minus the squares.
+    pairs = (total**2 - np.sum(deviation**2, axis=0, dtype=float)) / (k * (k - 1))
+    return float(np.mean(pairs)), float(np.std(pairs) / np.sqrt(pairs.size))
+
+
+def _effect(setting: Setting, variance: Array) -> Array:
+    """Change of log alpha for a relative change of the variance: ``s / (|mean|^2 + s)``."""
+    if setting.mean is None:
+        return np.ones_like(variance)
+    return variance / (squared_modulus(setting.mean) + variance)

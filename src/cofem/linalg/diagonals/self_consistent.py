@@ -1,0 +1,129 @@
+"""Variances without probes, from the spectrum of ``Phi^H Phi`` and a self-consistent equation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from scipy.optimize import brentq
+
+from cofem.linalg.diagonals.base import Columns, DiagonalEstimate, DiagonalEstimator, Setting
+from cofem.linalg.lanczos import spectral_density
+
+Array = Any
+
+
+class Spectrum(NamedTuple):
+    """Eigenvalues of ``Phi^H Phi`` (columns of equal norm) as nodes with weights that sum to 1."""
+
+    nodes: np.ndarray
+    weights: np.ndarray
+
+
+class Carry(NamedTuple):
+    """What does not change from step to step, and where the last root was."""
+
+    spectrum: Spectrum
+    #: ``theta_j / mean(theta)``, or None when the columns count as equal.
+    relative_energy: Array | None
+    tau: float | None
+
+
+@dataclass(frozen=True)
+class SelfConsistent(DiagonalEstimator):
+    r"""``s_j = 1 / (alpha_j + tau)`` with tau from a self-consistent equation.
+
+    If the eigenvectors of :math:`\Phi^H\Phi` are in no special relation to alpha (an incoherent
+    dictionary), tau solves
+
+    .. math:: \eta = \tfrac1D\sum_j \frac1{\alpha_j + \tau}
+              = \tfrac1D\sum_k \frac1{\omega + \beta\lambda_k}, \qquad \omega = 1/\eta - \tau,
+
+    with the eigenvalues :math:`\lambda_k` of :math:`\Phi^H\Phi`. They are known when the rows are
+    orthonormal up to scale, and estimated once by Lanczos (on columns scaled to equal norm) otherwise.
+
+    Parameters
+    ----------
+    lanczos_steps, lanczos_vectors : int
+        Effort of the spectrum's estimate: their product is its cost in applications.
+    """
+
+    lanczos_steps: int = 40
+    lanczos_vectors: int = 2
+
+    name: ClassVar[str] = "self_consistent"
+
+    def columns(self, setting: Setting, carry: Any, rng: np.random.Generator) -> Columns:
+        """Ask for nothing but, the first time, the spectrum."""
+        if carry is not None:
+            return Columns(extra=carry)
+        n, d = setting.phi.shape
+        row_gram = setting.operator.facts.row_gram
+        if row_gram is not None:
+            share = n / d
+            spectrum = Spectrum(np.array([row_gram, 0.0]), np.array([share, 1 - share]))
+            return Columns(extra=Carry(spectrum, None, None))
+        mean = float(np.mean(setting.column_energy, dtype=float)) or 1.0
+        relative = setting.column_energy / np.asarray(mean, setting.g.dtype)
+        relative = np.where(relative > 0, relative, 1).astype(setting.g.dtype)
+        inverse = 1 / np.sqrt(relative)
+
+        def gram(x: Array) -> Array:
+            return inverse * setting.phi.gram(inverse * x)
+
+        nodes, weights = spectral_density(
+            gram, setting.like, d, steps=self.lanczos_steps, vectors=self.lanczos_vectors, rng=rng
+        )
+        # At most N eigenvalues differ from zero; Lanczos spreads the others over tiny nodes.
+        spectrum = Spectrum(np.maximum(nodes, 0.0), weights)
+        return Columns(extra=Carry(spectrum, relative, None))
+
+    def estimate(self, setting: Setting, carry: Any, columns: Columns, x: Array) -> DiagonalEstimate:
+        """Solve for tau."""
+        found: Carry = columns.extra
+        relative = found.relative_energy
+        # Columns of unequal norm: alpha in units where they are equal.
+        alpha = 1 / setting.g if relative is None else 1 / (setting.g * relative)
+        tau = solve_tau(alpha, found.spectrum, 1 / setting.noise_var, found.tau)
+        value = 1 / (alpha + np.asarray(tau, alpha.dtype))
+        if relative is not None:
+            value /= relative
+        # Fluctuations of S_j around tau are of relative size 1 / sqrt(N) or more; the gate measures them.
+        error = value * (1 - value / setting.g) / np.sqrt(setting.phi.shape[0])
+        return DiagonalEstimate(setting.clip(value), error, found._replace(tau=tau), used=self.name)
+
+
+def solve_tau(alpha: Array, spectrum: Spectrum, beta: float, guess: float | None) -> float:
+    """Find the tau of `SelfConsistent`; `guess` is where it was last.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> half = Spectrum(np.array([1.0, 0.0]), np.array([0.5, 0.5]))
+    >>> tau = solve_tau(np.ones(4), half, beta=3.0, guess=None)
+    >>> round(1 / (1 + tau), 6), 0.5 / (1 + 3) + 0.5 / 1  # for equal alpha, the mean of the inverse
+    (0.625, 0.625)
+    """
+
+    def excess(log_tau: float) -> float:
+        inverse = 1 / (alpha + np.asarray(np.exp(log_tau), alpha.dtype))
+        eta = float(np.mean(inverse, dtype=float))
+        omega = float(np.vdot(alpha, inverse)) / alpha.size / eta  # 1 / eta - tau, without cancellation
+        resolvent = float(np.sum(spectrum.weights / (omega + beta * spectrum.nodes)))
+        return resolvent / eta - 1
+
+    # The excess is negative below the root, and the root is at most beta times the largest eigenvalue.
+    largest = float(np.log(beta * max(spectrum.nodes.max(), 1e-300)))
+    low, high, step = largest - 5.0, largest, 5.0
+    if guess:
+        low, high, step = np.log(guess) - 0.2, min(np.log(guess) + 0.2, largest), 0.2
+    while high < largest and excess(high) < 0:
+        low, high, step = high, min(high + step, largest), 2 * step
+    if high == largest and excess(high) <= 0:
+        return float(np.exp(largest))
+    while excess(low) > 0:
+        if low < largest - 100:  # nothing was learned from the data
+            return 0.0
+        low, high, step = low - step, low, 2 * step
+    return float(np.exp(brentq(excess, low, high, xtol=1e-3)))

@@ -1,0 +1,77 @@
+"""Lanczos: the spectral density of a Hermitian operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from scipy.linalg import eigh_tridiagonal
+
+from cofem.linalg.probes import draw_probes
+
+Array = Any
+
+
+def spectral_density(
+    apply: Callable[[Array], Array],
+    like: Array,
+    size: int,
+    *,
+    steps: int,
+    vectors: int,
+    rng: np.random.Generator,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Estimate the eigenvalue density by stochastic Lanczos quadrature.
+
+    Parameters
+    ----------
+    apply : callable
+        ``(B, size) -> (B, size)``, a Hermitian operator.
+    like : array
+        Any array of the precision and kind to work in.
+    size : int
+        Length of its vectors.
+    steps, vectors : int
+        Lanczos steps, from this many random starts at once.
+    rng : numpy.random.Generator
+        Source of the starts.
+
+    Returns
+    -------
+    nodes, weights : ndarrays
+        ``sum(weights * f(nodes))`` estimates the mean of f over the eigenvalues.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> nodes, weights = spectral_density(
+    ...     lambda x: 2 * x, np.zeros(1), 50, steps=5, vectors=1, rng=np.random.default_rng(0))
+    >>> np.round(nodes, 6).tolist(), np.round(weights, 6).tolist()
+    ([2.0], [1.0])
+    """
+    start = draw_probes(vectors, size, like=like, rng=rng, distribution="rademacher")
+    current = start / np.sqrt(size)
+    previous = np.zeros_like(current)
+    coupling = np.zeros(vectors)
+    diagonal: list[np.ndarray] = []
+    off_diagonal: list[np.ndarray] = []
+    for _ in range(min(steps, size)):
+        image = apply(current)
+        entry = np.vecdot(current, image).real.astype(float)
+        image = image - entry[:, None].astype(like.real.dtype) * current
+        image -= coupling[:, None].astype(like.real.dtype) * previous
+        diagonal.append(entry)
+        coupling = np.linalg.norm(image, axis=-1).astype(float)
+        if (coupling <= 1e-6 * np.abs(np.array(diagonal)).max(axis=0)).any():
+            break
+        off_diagonal.append(coupling)
+        previous, current = current, image / coupling[:, None].astype(like.real.dtype)
+    nodes, weights = [], []
+    for k in range(vectors):
+        d = np.array([entry[k] for entry in diagonal])
+        e = np.array([entry[k] for entry in off_diagonal[: len(d) - 1]])
+        values, ritz = eigh_tridiagonal(d, e)
+        nodes.append(values)
+        weights.append(ritz[0] ** 2 / vectors)
+    return np.concatenate(nodes), np.concatenate(weights)
