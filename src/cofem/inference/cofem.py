@@ -195,7 +195,7 @@ class CoFEM(ExpectationMaximisation):
             tol=np.array([self.cg_tol] + [self.probe_tol] * n_probes) if each else self.cg_tol,
             max_iter=self.cg_iterations,
             norm="loose" if each else "frobenius",
-            **self._start(system, state),
+            **self._start(system, state, alpha),
         )
         if solution.cg.broken.any():
             return Moments(None, None, info=Info(end=StatusCode.FAILED, message=BROKEN))
@@ -227,17 +227,23 @@ class CoFEM(ExpectationMaximisation):
             tol=FINAL_TOL,
             max_iter=self.cg_iterations,
             norm="posterior",
-            **self._start(system, state),
+            **self._start(system, state, state.alpha),
         )
         if solution.cg.broken.any():
             return state, Info(trouble=BROKEN)
         return replace(state, mean=solution.x[0]), Info(trouble=_trouble(solution.cg))
 
-    def _start(self, system: PosteriorSystem, state: State) -> dict[str, Array]:
-        """Warm start of the mean's column, in the form of the system."""
+    def _start(self, system: PosteriorSystem, state: State, alpha: Array) -> dict[str, Array]:
+        """Warm start of the mean's column, in the form of the system.
+
+        The mean moves by ``-Sigma diag(mean) (change of alpha)`` to first order; the diagonal of Sigma
+        predicts most of it.
+        """
         if not self.warm_start or state.mean is None:
             return {}
-        return {"x0": state.mean[None]} if system.form == "primal" else {"dual0": state.carry.dual}
+        if system.form == "dual":
+            return {"dual0": state.carry.dual}
+        return {"x0": (state.mean / (1 + state.variance * (alpha - state.alpha)))[None]}
 
     def _system(self, problem: Problem, g: Array, steps: dict[Form, float]) -> PosteriorSystem:
         form: Form
