@@ -150,23 +150,19 @@ def test_frobenius_measure_is_joint():
     assert np.linalg.norm(residual) <= 1.001e-3 * np.linalg.norm(b)
 
 
-def test_energy_estimate_follows_the_true_energy_error():
+def test_energy_is_that_of_the_iterate():
     A = spd(60, 1e3)
     b = np.random.default_rng(3).standard_normal((1, 60))
-    exact = np.linalg.solve(A, b[0])
-    estimates = []
+    seen = []
 
     def spy(progress):
-        estimates.append((float(progress.energy_tail[0]), float(progress.energy_total[0])))
+        seen.append(float(progress.energy[0]))
         return np.array([np.inf])
 
-    conjugate_gradients(apply(A), b, tol=0.0, max_iter=30, measure=spy)
-    for k in range(5, 26, 5):
-        partial = conjugate_gradients(apply(A), b, tol=0.0, max_iter=k).x[0]
-        error = (partial - exact) @ A @ (partial - exact)
-        tail = estimates[k + 4][0]
-        assert 0.3 * error <= tail <= 1.0001 * error
-        assert np.isclose(estimates[k][1], partial @ A @ partial, rtol=1e-3)
+    conjugate_gradients(apply(A), b, tol=0.0, max_iter=20, measure=spy)
+    for k in (1, 5, 10, 20):
+        x = conjugate_gradients(apply(A), b, tol=0.0, max_iter=k).x[0]
+        assert np.isclose(seen[k], x @ A @ x, rtol=1e-6)
 
 
 @settings(max_examples=40, deadline=None)

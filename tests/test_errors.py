@@ -120,7 +120,7 @@ def turning_nan(after):
 
 def test_an_operator_that_turns_nan_midway_returns_the_last_good_state():
     with pytest.warns(cofem.ConvergenceWarning, match="not finite"):
-        post = cofem.fit(turning_nan(800), Y, noise_std=0.1, method="cofem", rng=0, tol=0)
+        post = cofem.fit(turning_nan(60), Y, noise_std=0.1, method="cofem", rng=0, tol=0)
     assert post.status.code is cofem.StatusCode.FAILED
     good = cofem.fit(PHI, Y, noise_std=0.1, method="cofem", rng=0, tol=0, max_iter=post.n_iter)
     assert 1 < post.n_iter < 30

@@ -151,7 +151,12 @@ def test_em_and_irls_marginals_are_those_of_the_returned_alpha():
 def test_cofem_with_many_probes_and_tight_cg_follows_em(form):
     exact = path(SMALL, "em", 6)
     few, many = (
-        path(SMALL, cofem.CoFEM(probes=K, cg_tol=1e-8, probe_tol=1e-8, form=form), 6, rng=0)
+        path(
+            SMALL,
+            cofem.CoFEM(diagonal="rademacher", probes=K, cg_tol=1e-8, probe_tol=1e-8, form=form),
+            6,
+            rng=0,
+        )
         for K in (50, 5000)
     )
     error = [
@@ -167,7 +172,8 @@ def test_cofem_with_many_probes_and_tight_cg_follows_em(form):
 
 
 def test_cofem_variance_is_unbiased_within_its_standard_error():
-    from cofem.linalg.diagonal import draw_probes, estimate_diagonal
+    from cofem.linalg.diagonals.rademacher import estimate_diagonal
+    from cofem.linalg.probes import draw_probes
     from cofem.linalg.system import PosteriorSystem
     from cofem.operators import Dense
 
@@ -179,8 +185,8 @@ def test_cofem_variance_is_unbiased_within_its_standard_error():
     scores = []
     for _ in range(100):
         p = draw_probes(20, 60, like=exact, rng=rng, distribution="rademacher")
-        estimate = estimate_diagonal(p, system.solve(b=p, tol=1e-10, max_iter=500).x)
-        scores.append((estimate.value - exact) / estimate.standard_error)
+        value, error = estimate_diagonal(p, system.solve(b=p, tol=1e-10, max_iter=500).x)
+        scores.append((value - exact) / error)
     scores = np.array(scores)
     assert np.abs(np.mean(scores, axis=0)).max() < 5 / np.sqrt(100)
     assert 0.9 < np.std(scores) < 1.25
@@ -245,8 +251,9 @@ def test_em_irls_and_cofem_agree_on_the_papers_problems(make, f):
     for label, method, dtype in [
         ("em", "em", np.float64),
         ("irls", "irls", np.float64),
-        ("cofem", "cofem", np.float64),
-        ("cofem32", "cofem", np.float32),
+        ("cofem", cofem.CoFEM(accelerate=False), np.float64),
+        ("cofem32", cofem.CoFEM(accelerate=False), np.float32),
+        ("probes", cofem.CoFEM(diagonal="rademacher"), np.float64),
     ]:
         Phi = case.Phi.astype(dtype)
         y = case.y.astype(dtype)
@@ -257,6 +264,7 @@ def test_em_irls_and_cofem_agree_on_the_papers_problems(make, f):
     assert errors["irls"] == pytest.approx(errors["em"], rel=1e-4)
     assert errors["cofem"] == pytest.approx(errors["em"], rel=0.15)
     assert errors["cofem32"] == pytest.approx(errors["em"], rel=0.15)
+    assert errors["probes"] == pytest.approx(errors["em"], rel=0.35)
 
 
 # --- AMP and VI ------------------------------------------------------------------------------
@@ -360,7 +368,10 @@ def test_seq_ends_where_no_single_change_raises_the_evidence():
     ("method", "dtype"),
     [(m, t) for m in ("em", "irls", "amp", "vi", "seq", "cofem") for t in (np.float64, np.float32)]
     # Plain CG on the unnormalised system needs float64.
-    + [(cofem.CoFEM(cg_tol=1e-5, probe_tol=1e-5), np.float64), (cofem.CoFEM.paper(), np.float64)],
+    + [
+        (cofem.CoFEM(diagonal="rademacher", cg_tol=1e-5, probe_tol=1e-5), np.float64),
+        (cofem.CoFEM.paper(), np.float64),
+    ],
 )
 def test_units_of_data_and_dictionary_do_not_matter(method, dtype):
     case = dense_case(D=128, f=2, noise_std=0.05)

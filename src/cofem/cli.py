@@ -75,3 +75,46 @@ def demo(
     figure = out / "demo.png"
     plot_recovery(post, truth, figure)
     console.print(f"Figure written to {figure}")
+
+
+@app.command()
+def bench(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Benchmarks to run; all if none is named.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the results: benchmarks/results, or benchmarks/results-quick if quick.",
+            show_default=False,
+        ),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A shortened sweep for a first look.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Measure only what is not there yet.")] = False,
+    repeats: Annotated[int | None, typer.Option(min=1, help="Repeats of a timing: 3, or 1 if quick.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Problems that errors are measured on.")] = None,
+    time_limit: Annotated[
+        float | None, typer.Option(min=0, help="Seconds after which a fit is stopped: 1800, or 60 if quick.")
+    ] = None,
+    report: Annotated[bool, typer.Option("--report", help="Only write the reports anew.")] = False,
+    list_names: Annotated[bool, typer.Option("--list", help="List the benchmarks.")] = False,
+) -> None:
+    """Measure time, memory and error against other methods, into tables and plots.
+
+    Every measurement is on disk as soon as it is done: stop with Ctrl-C, go on with --resume.
+
+    Example: cofem bench dct-time memory --quick
+    """
+    from cofem.experiments.bench.base import Options
+    from cofem.experiments.bench.command import list_benchmarks, run_command
+
+    if list_names:
+        list_benchmarks()
+        return
+    folder = out or Path("benchmarks") / ("results-quick" if quick else "results")
+    limit = time_limit if time_limit is not None else (60.0 if quick else 1800.0)
+    options = Options(quick, repeats or (1 if quick else 3), seeds, limit)
+    try:
+        run_command(names or [], folder, options, resume=resume, report_only=report)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error

@@ -90,6 +90,9 @@ class Method(ABC):
     default_max_iter: ClassVar[int] = 100
     #: Relative change of the mean at which it stops when the user names none.
     default_tol: ClassVar[float] = 1e-4
+    #: It also stops, unless the user names a tol, when the mean changes by less than this in units of the
+    #: noise: what changes far less than the noise allows to know is not worth further steps.
+    noise_tol: ClassVar[float] = 0.01
     #: Whether it has a stop rule of its own, in place of the change of the mean.
     stops_itself: ClassVar[bool] = False
 

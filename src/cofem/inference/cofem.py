@@ -10,7 +10,7 @@ import numpy as np
 from cofem.inference.base import ExpectationMaximisation, Info, Moments, State
 from cofem.inference.problem import Problem
 from cofem.linalg.cg import CGResult
-from cofem.linalg.diagonals import DIAGONALS, DiagonalEstimator, Gate, Rademacher, Setting
+from cofem.linalg.diagonals import DIAGONALS, DiagonalEstimator, Rademacher, Setting
 from cofem.linalg.probes import ProbeDistribution
 from cofem.linalg.system import Form, PosteriorSystem, choose_form, remember_steps
 from cofem.status import StatusCode
@@ -53,11 +53,11 @@ class CoFEM(ExpectationMaximisation):
     diagonal : str or DiagonalEstimator
         How the variances are estimated: ``"auto"`` (the fastest that direct probes do not contradict),
         ``"rademacher"`` (direct probes, as in the paper), ``"paired"``, ``"pooled"``,
-        ``"self_consistent"``, ``"exact"``, or an object from `cofem.linalg.diagonals`.
+        ``"self_consistent"``, ``"corrected"``, ``"exact"``, or an object from `cofem.linalg.diagonals`.
     probes : int
-        Number K of random probes when they are direct.
+        Number K of probes of ``diagonal="rademacher"``.
     probe_distribution : {"rademacher", "gaussian"}
-        Distribution of the direct probes' entries.
+        Distribution of their entries.
     cg_iterations : int
         CG steps U at the most in one E-step.
     cg_tol : float
@@ -157,14 +157,12 @@ class CoFEM(ExpectationMaximisation):
         """Return the diagonal estimator with its settings."""
         if isinstance(self.diagonal, DiagonalEstimator):
             return self.diagonal
-        # The joint norm weighs probes against data, so there it must see them in the user's units.
-        joint = self.stop == "joint"
-        direct = Rademacher(
-            self.probes, self.probe_distribution, problem.units.coefficient if joint else None, clip=not joint
-        )
         if self.diagonal == "rademacher":
-            return direct
-        return Gate(direct) if self.diagonal == "auto" else DIAGONALS[self.diagonal]()
+            # The joint norm weighs probes against data, so there it must see them in the user's units.
+            joint = self.stop == "joint"
+            scale = problem.units.coefficient if joint else None
+            return Rademacher(self.probes, self.probe_distribution, scale, clip=not joint)
+        return DIAGONALS[self.diagonal]()
 
     def accelerates(self, state: State) -> bool:
         """Extrapolate while the variances are free of noise."""
@@ -194,7 +192,7 @@ class CoFEM(ExpectationMaximisation):
             wanted.b,
             tol=np.array([self.cg_tol] + [self.probe_tol] * n_probes) if each else self.cg_tol,
             max_iter=self.cg_iterations,
-            norm="loose" if each else "frobenius",
+            norm="posterior" if each else "frobenius",
             **self._start(system, state, alpha),
         )
         if solution.cg.broken.any():

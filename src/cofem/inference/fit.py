@@ -48,8 +48,9 @@ def fit(
     max_iter : int, optional
         Outer steps at the most; the default depends on the method.
     tol : float, optional
-        Stop when the mean changes by less than this, relative to its norm. `seq` has a stop of its
-        own (`Seq.min_gain`).
+        Stop when the mean changes by less than this, relative to its norm (columns weighted by their
+        norms), and the prior by less than a hundred times this. By default 1e-4, or 1 % of the noise if that
+        is more. `seq` has a stop of its own (`Seq.min_gain`).
     alpha_init : float or array of shape (D,), optional
         Where alpha starts. By default every column is expected to explain the same share of y.
     rng : int or numpy.random.Generator, optional
@@ -83,13 +84,15 @@ def fit(
     chosen.check(problem)
     generator = _check_rng(rng)
     steps = _check_max_iter(chosen.default_max_iter if max_iter is None else max_iter)
-    tolerance = _check_tol(chosen.default_tol if tol is None else tol)
+    tolerance = None if tol is None else _check_tol(tol)
     start = problem.start(_check_alpha_init(chosen.alpha_init if alpha_init is None else alpha_init, problem))
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be callable, got {type(callback).__name__}")
 
     callbacks: list[Callback] = [] if callback is None else [callback]
-    with progress_bar(progress, steps, tolerance, chosen.name) as bar:
+    with progress_bar(
+        progress, steps, chosen.default_tol if tolerance is None else tolerance, chosen.name
+    ) as bar:
         outcome = run(
             problem,
             chosen,

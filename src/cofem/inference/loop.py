@@ -72,7 +72,7 @@ def run(
     *,
     rng: np.random.Generator,
     max_iter: int,
-    tol: float,
+    tol: float | None,
     callbacks: list[Callback],
 ) -> Outcome:
     """Step `method` until the mean settles, a callback stops it or the steps run out."""
@@ -91,7 +91,10 @@ def run(
             reason = info.message or "it gave values that are not finite; check the operator, or use float64"
             status = Status(StatusCode.FAILED, f"step {iteration} failed and was undone: {reason}")
             break
-        change = _relative_change(new.mean, state.mean, problem.column_norms)
+        size, change = _change(new.mean, state.mean, problem.column_norms)
+        limit = _tolerance(problem, method, size) if tol is None else tol
+        # An inexact E-step may leave the mean alone while alpha still moves, so both must have settled.
+        settled = change <= limit and _prior_change(new, state, problem.column_norms) <= 100 * limit
         state = new
         decisions |= info.notes
         if info.trouble:
@@ -101,14 +104,14 @@ def run(
         )
         _record(history, snapshot, info)
         logger.debug("%s step %d: change %.3g, %s", method.name, iteration, change, info)
-        status = _judge(snapshot, info, method, tol, callbacks)
+        status = _judge(snapshot, info, settled and not method.stops_itself, limit, callbacks)
         if status is not None:
             break
     else:
         status = Status(
             StatusCode.MAX_ITER,
             f"stopped after max_iter={max_iter} steps; the mean still changed by {change:.2g} "
-            f"(tol={tol:.2g}). Raise max_iter to go on",
+            f"(tol={limit:.2g}). Raise max_iter to go on",
         )
     assert status is not None
     if status.code is not StatusCode.FAILED:
@@ -126,7 +129,7 @@ def run(
 
 
 def _judge(
-    snapshot: Snapshot, info: Info, method: Method, tol: float, callbacks: list[Callback]
+    snapshot: Snapshot, info: Info, settled: bool, tol: float, callbacks: list[Callback]
 ) -> Status | None:
     """Decide whether the run ends here. Every callback sees every step."""
     answers = [callback(snapshot) for callback in callbacks]
@@ -134,7 +137,7 @@ def _judge(
         return Status(info.end, info.message)
     if any(answers):
         return Status(StatusCode.STOPPED, f"a callback stopped the fit at step {snapshot.iteration}")
-    if snapshot.change <= tol and not method.stops_itself:
+    if settled:
         return Status(
             StatusCode.CONVERGED,
             f"the mean changed by {snapshot.change:.2g} (tol={tol:.2g}) at step {snapshot.iteration}",
@@ -150,16 +153,31 @@ def _record(history: dict[str, list[float | str]], snapshot: Snapshot, info: Inf
         history[name].append(value)
 
 
-def _relative_change(new: Array, old: Array | None, column_norms: Array) -> float:
-    """Change of the mean relative to its norm, coefficients weighted by their columns' norms.
+def _change(new: Array, old: Array | None, column_norms: Array) -> tuple[float, float]:
+    """Norm of the mean and its relative change, coefficients weighted by their columns' norms.
 
-    The weights make it independent of the units of each column, as the model itself is.
+    The weights make both independent of the units of each column, as the model itself is.
     """
-    if old is None:
-        return np.inf
     size = float(np.linalg.norm(new * column_norms))
+    if old is None:
+        return size, np.inf
     difference = float(np.linalg.norm((new - old) * column_norms))
-    return difference / size if size > 0 else (0.0 if difference == 0 else np.inf)
+    return size, difference / size if size > 0 else (0.0 if difference == 0 else np.inf)
+
+
+def _tolerance(problem: Problem, method: Method, size: float) -> float:
+    """Relative change at which to stop: the method's own, or a small part of the noise if that is more."""
+    noise = (problem.n_rows * problem.noise_var) ** 0.5
+    # Where the mean is as small as the noise itself, the noise is no measure for it.
+    return max(method.default_tol, min(method.noise_tol * noise / size, 1e-2) if size > 0 else 0.0)
+
+
+def _prior_change(new: State, old: State, column_norms: Array) -> float:
+    """Relative change of the prior standard deviations, weighted like the mean's."""
+    deviation = column_norms / np.sqrt(new.alpha)
+    size = float(np.linalg.norm(deviation))
+    deviation -= column_norms / np.sqrt(old.alpha)
+    return float(np.linalg.norm(deviation)) / size if size > 0 else 0.0
 
 
 def _is_finite(state: State) -> bool:

@@ -35,6 +35,8 @@ class VI(ExpectationMaximisation):
     name: ClassVar[str] = "vi"
     default_max_iter: ClassVar[int] = 2000
     default_tol: ClassVar[float] = 1e-5
+    #: Its steps are short, so a small one says little.
+    noise_tol: ClassVar[float] = 0.0
 
     def expectation(self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator) -> Moments:
         """Take the diagonal posterior of the bound at the last mean."""

@@ -31,7 +31,7 @@ from cofem.operators import Operator
 
 Array = Any
 Form = Literal["primal", "dual"]
-Norm = Literal["posterior", "loose", "frobenius"]
+Norm = Literal["posterior", "frobenius"]
 
 
 class Dictionary(Protocol):
@@ -125,11 +125,9 @@ class PosteriorSystem:
             Initial guess for the columns of `v`, used by the primal form.
         dual0 : array of shape (B1, N), optional
             Initial guess for the columns of `v`, used by the dual form.
-        norm : {"posterior", "loose", "frobenius"}
-            `posterior`: the posterior's energy norm ``||x - x*||_A``, bounded. `loose`: the same for the
-            columns of `v`; those of `b` may stop by the Hestenes-Stiefel estimate of the error in the
-            prior's standard deviations, which is enough for a noisy diagonal. `frobenius`: the paper's
-            one residual norm for all columns together.
+        norm : {"posterior", "frobenius"}
+            The posterior's energy norm ``||x - x*||_A`` of each column, or the paper's one residual norm
+            for all columns together.
         """
         if self.form == "primal":
             return self._solve_primal(v, b, tol, max_iter, x0, norm)
@@ -198,7 +196,7 @@ class PosteriorSystem:
             return out
 
         measure = (
-            frobenius_residual(rhs) if norm == "frobenius" else self._dual_energy(n_data, prior_energy, norm)
+            frobenius_residual(rhs) if norm == "frobenius" else self._dual_residual(n_data, prior_energy)
         )
         cg = conjugate_gradients(
             apply, rhs, tol=tol, max_iter=max_iter, min_iter=1, measure=measure, x0=start
@@ -215,29 +213,22 @@ class PosteriorSystem:
 
         def measure(progress: Progress) -> np.ndarray:
             squared = real_dot(progress.residual, self.g * progress.residual) / self.noise_var**2
-            energy = progress.energy_total / self.noise_var
+            energy = progress.energy / self.noise_var
             reference = np.where(progress.columns < n_data, n_rows, energy)
             return _root_ratio(squared, reference)
 
         return measure
 
-    def _dual_energy(self, n_data: int, prior_energy: np.ndarray, norm: Norm) -> Measure:
-        """Bound or estimate the error that a dual residual r leaves in the coefficients.
-
-        ``||x - x*||_A^2 <= ||r||^2 / noise_var``. In the prior's norm, where less accuracy is needed
-        of coefficients that the data determine well, the error is at most ``||w - w*||_C^2``, which
-        the delayed Hestenes-Stiefel estimate gives closely.
-        """
+    def _dual_residual(self, n_data: int, prior_energy: np.ndarray) -> Measure:
+        """Bound the error that a dual residual r leaves: ``||x - x*||_A^2 <= ||r||^2 / noise_var``."""
         n_rows = self.phi.shape[0]
 
         def measure(progress: Progress) -> np.ndarray:
             squared = real_dot(progress.residual, progress.residual) / self.noise_var
             is_data = progress.columns < n_data
-            if norm == "loose":
-                squared = np.where(is_data, squared, np.minimum(squared, progress.energy_tail))
             prior = prior_energy[progress.columns]
             # ||x||_A^2 = b^H Sigma b = b^H G b - (energy of the dual solution)
-            energy = np.maximum(prior - progress.energy_total, 1e-12 * prior)
+            energy = np.maximum(prior - progress.energy, 1e-12 * prior)
             return _root_ratio(squared, np.where(is_data, n_rows, energy))
 
         return measure

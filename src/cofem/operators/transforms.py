@@ -13,6 +13,7 @@ from cofem._arrays import Array, as_shape, by_parts
 from cofem.operators.base import Operator
 from cofem.operators.facts import Facts
 from cofem.operators.fourier import fft_workers, flatten, unflatten
+from cofem.operators.long_transforms import dct_long, idct_long, pays
 from cofem.operators.squares import Constant, SquaredDCT, SquaredHartley
 
 
@@ -64,16 +65,26 @@ class DCT(_Transform):
         super().__init__(shape)
 
     def _forward(self, x: Array) -> Array:
-        return self._apply(scipy.fft.dctn, x)
+        return self._apply_dct(x)
 
     def _adjoint(self, y: Array) -> Array:
-        return self._apply(scipy.fft.idctn, y)
+        return self._apply_idct(y)
 
     def _forward_overwriting(self, x: Array) -> Array:
-        return self._apply(scipy.fft.dctn, x, overwrite_x=True)
+        return self._apply_dct(x, overwrite_x=True)
 
     def _adjoint_overwriting(self, y: Array) -> Array:
-        return self._apply(scipy.fft.idctn, y, overwrite_x=True)
+        return self._apply_idct(y, overwrite_x=True)
+
+    def _apply_dct(self, x: Array, overwrite_x: bool = False) -> np.ndarray:
+        if len(self.signal_shape) == 1 and pays(x):
+            return dct_long(x, overwrite_x)
+        return self._apply(scipy.fft.dctn, x, overwrite_x)
+
+    def _apply_idct(self, y: Array, overwrite_x: bool = False) -> np.ndarray:
+        if len(self.signal_shape) == 1 and pays(y):
+            return idct_long(y, overwrite_x)
+        return self._apply(scipy.fft.idctn, y, overwrite_x)
 
     def _abs2(self) -> Operator:
         return SquaredDCT(self.signal_shape)

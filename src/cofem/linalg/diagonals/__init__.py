@@ -1,6 +1,7 @@
 """Estimators of the posterior variances ``diag(Sigma)``, one interface, one file each."""
 
 from cofem.linalg.diagonals.base import Columns, DiagonalEstimate, DiagonalEstimator, Setting
+from cofem.linalg.diagonals.corrected import Corrected
 from cofem.linalg.diagonals.exact import Exact
 from cofem.linalg.diagonals.gate import Gate
 from cofem.linalg.diagonals.paired import Paired
@@ -9,12 +10,14 @@ from cofem.linalg.diagonals.rademacher import Rademacher
 from cofem.linalg.diagonals.self_consistent import SelfConsistent
 
 DIAGONALS: dict[str, type[DiagonalEstimator]] = {
-    estimator.name: estimator for estimator in (Gate, Rademacher, Paired, Pooled, SelfConsistent, Exact)
+    estimator.name: estimator
+    for estimator in (Gate, Rademacher, Paired, Pooled, SelfConsistent, Corrected, Exact)
 }
 
 __all__ = [
     "DIAGONALS",
     "Columns",
+    "Corrected",
     "DiagonalEstimate",
     "DiagonalEstimator",
     "Exact",

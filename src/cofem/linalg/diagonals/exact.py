@@ -29,10 +29,14 @@ class Exact(DiagonalEstimator):
     def estimate(self, setting: Setting, carry: Any, columns: Columns, x: Array) -> DiagonalEstimate:
         """Write out the live columns and factor."""
         live = live_columns(setting)
+        if live.size == 0:
+            return DiagonalEstimate(setting.clip(setting.g), 0.0, used=self.name)
         matrix = setting.operator.columns(live)  # rows are columns of Phi
         kind = np.complex128 if np.iscomplexobj(matrix) else np.float64
         value = setting.g.copy()
-        value[live] = exact_variances(matrix.astype(kind), setting.g[live].astype(np.float64), setting.noise_var)
+        value[live] = exact_variances(
+            matrix.astype(kind), setting.g[live].astype(np.float64), setting.noise_var
+        )
         return DiagonalEstimate(setting.clip(value), 0.0, used=self.name)
 
 

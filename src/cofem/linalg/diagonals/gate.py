@@ -9,17 +9,18 @@ import numpy as np
 
 from cofem._arrays import squared_modulus
 from cofem.linalg.diagonals.base import Columns, DiagonalEstimate, DiagonalEstimator, Setting
+from cofem.linalg.diagonals.corrected import Corrected
 from cofem.linalg.diagonals.exact import Exact
 from cofem.linalg.diagonals.pooled import Pooled
-from cofem.linalg.diagonals.rademacher import Rademacher, probe_scale
+from cofem.linalg.diagonals.rademacher import probe_scale
 from cofem.linalg.diagonals.self_consistent import SelfConsistent
 from cofem.linalg.probes import draw_probes
 
 Array = Any
 
 #: Mean squared relative error of a fast estimate, weighted by its effect on alpha, that is tolerated.
-#: Twenty direct probes have 0.01 or more.
-TOLERATED = 0.0025
+#: That of twenty direct probes, the paper's number, is as large or larger.
+TOLERATED = 0.01
 #: Entries of Phi up to which the exact diagonal is used outright.
 SMALL_ENTRIES = 2**18
 
@@ -40,12 +41,12 @@ class Verdict(NamedTuple):
 class Gate(DiagonalEstimator):
     """Use the fastest estimator that direct probes do not contradict.
 
-    Starts from what the structure allows: `exact` if Phi is small, `self_consistent` if its rows are
-    orthonormal up to scale, else `pooled`. At the 2nd, 5th, 11th, ... step it solves for a few direct
+    Starts from what the structure allows: `exact` if Phi is small, else `self_consistent`, then `pooled` if
+    the operator names groups of coefficients. At the 2nd, 5th, 11th, ... step it solves for a few direct
     probes as well. With the ratios r of two independent direct estimates to the fast one,
     ``(r_1 - 1)(r_2 - 1)`` averaged over coefficients and pairs of probes is an unbiased estimate of the
     mean squared relative error. If that is larger than `tolerated` by more than three of its standard
-    errors, the next estimator of the list takes over, and direct probing is the last.
+    errors, estimates corrected by direct probes in every step take over.
 
     Parameters
     ----------
@@ -55,7 +56,7 @@ class Gate(DiagonalEstimator):
         Mean squared relative error that is tolerated.
     """
 
-    fallback: DiagonalEstimator = field(default_factory=Rademacher)
+    fallback: DiagonalEstimator = field(default_factory=Corrected)
     tolerated: float = TOLERATED
 
     name: ClassVar[str] = "auto"
@@ -65,10 +66,8 @@ class Gate(DiagonalEstimator):
         n, d = setting.phi.shape
         if n * d <= SMALL_ENTRIES:
             return (Exact(),)
-        pooled = Pooled()
-        if setting.operator.facts.row_gram is not None and setting.operator.groups is None:
-            return (SelfConsistent(), self.fallback)
-        return (pooled, self.fallback)
+        grouped = () if setting.operator.groups is None else (Pooled(),)
+        return (SelfConsistent(), *grouped, self.fallback)
 
     def _current(self, setting: Setting, verdict: Verdict) -> DiagonalEstimator:
         names = self.candidates(setting)
@@ -88,7 +87,11 @@ class Gate(DiagonalEstimator):
         last_resort = current.name in (self.fallback.name, "exact")
         if verdict.steps + 1 >= verdict.next_check and not last_resort:
             probes = draw_probes(
-                n_check_probes(setting), setting.g.shape[0], like=setting.like, rng=rng, distribution="rademacher"
+                n_check_probes(setting),
+                setting.g.shape[0],
+                like=setting.like,
+                rng=rng,
+                distribution="rademacher",
             )
             scale = probe_scale(setting)
             b = probes * scale
@@ -140,7 +143,7 @@ class Gate(DiagonalEstimator):
                 f"probes in the last of {verdict.checks} checks"
             )
         if verdict.failed:
-            return f"variances by direct probes, because '{verdict.failed[-1]}' failed at step {verdict.steps}: {found}"
+            return f"variances by '{current.name}', because '{verdict.failed[-1]}' failed: {found}"
         return f"variances by '{current.name}'" + (f", {found}" if found else ", not checked yet")
 
 

@@ -1,0 +1,73 @@
+"""What `cofem bench` draws on the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from cofem.experiments.bench.base import Benchmark, Options
+from cofem.experiments.bench.registry import BENCHMARKS, get_benchmarks
+from cofem.experiments.bench.report import write_reports
+from cofem.experiments.bench.results import Cell, Row
+from cofem.experiments.bench.runner import Run
+
+
+def list_benchmarks() -> None:
+    """Print the benchmarks."""
+    table = Table("name", "what it measures")
+    for benchmark in BENCHMARKS.values():
+        table.add_row(benchmark.name, benchmark.summary)
+    Console().print(table)
+
+
+def run_command(
+    names: Sequence[str], folder: Path, options: Options, *, resume: bool, report_only: bool
+) -> None:
+    """Run the named benchmarks with a progress bar, then write the reports, also after Ctrl-C."""
+    console = Console()
+    benchmarks = get_benchmarks(names)
+    run = None if report_only else Run(benchmarks, folder, options, resume)
+    try:
+        if run is not None:
+            _run_with_bar(run, console)
+    except KeyboardInterrupt:
+        console.print("Stopped; what was measured is kept. Go on with --resume.")
+        raise
+    finally:
+        files = write_reports(BENCHMARKS.values(), folder)
+        console.print(f"{len(files)} files written; {files[-1]} joins them")
+
+
+def _run_with_bar(run: Run, console: Console) -> None:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    # Cells differ in length by orders of magnitude, so the speed is that over the whole run.
+    with Progress(*columns, console=console, speed_estimate_period=1e9) as bar:
+        task = bar.add_task("", total=run.n_cells)
+
+        def before(benchmark: Benchmark, cell: Cell) -> None:
+            bar.update(task, description=f"{benchmark.name}: {cell}")
+
+        def after(benchmark: Benchmark, row: Row) -> None:
+            if not row.measurement.reached:
+                bar.console.print(f"{benchmark.name}: {row}")
+            bar.advance(task)
+
+        run.go(before, after)

@@ -1,0 +1,105 @@
+"""Time on dense Gaussian dictionaries, against the paper's algorithm and exact EM."""
+
+from __future__ import annotations
+
+import math
+
+from cofem.experiments import problems
+from cofem.experiments.bench.base import (
+    Benchmark,
+    Options,
+    Report,
+    Skipped,
+    Table,
+    at_least,
+    grid,
+    number,
+    power,
+    seconds,
+    sizes,
+)
+from cofem.experiments.bench.dct_time import time_plot
+from cofem.experiments.bench.measure import TIME_LIMIT, timed_fit
+from cofem.experiments.bench.methods import METHODS
+from cofem.experiments.bench.results import Cell, Measurement, Ratio, Rows, paired_ratio
+
+#: Label of the run of exact EM to its end, whose error sets the target of the others.
+REFERENCE = "irls to its end"
+#: How much larger than exact EM's final error the target is.
+SLACK = 1.1
+#: Two timings of the same thing differ by this much.
+NOISE = 0.05
+
+
+class DenseTime(Benchmark):
+    """Time to 1.1 times the final error of exact EM."""
+
+    name = "dense-time"
+    summary = "time to the error of exact EM on dense Gaussian dictionaries"
+    how = (
+        "Entries of Phi from N(0, 1), N = D/4, 0.04 D spikes of +-1, noise 0.005 known, float64. The "
+        "target is 1.1 times the NRMSE at which exact EM (`irls`, at the most 100 steps) ends. `em` is "
+        "tried up to the size at which it exceeds the time limit."
+    )
+    setting_columns = ("D",)
+    large = 2**13
+
+    def cells(self, options: Options) -> list[Cell]:
+        """Every size and seed; the reference comes first."""
+        sweep = sizes(8, 9) if options.quick else sizes(10, 11, 12, 13, 14)
+        return grid(sweep, (REFERENCE, "auto", "paper", "irls", "em"), options.repeats)
+
+    def measure(self, cell: Cell, options: Options, earlier: Rows) -> Measurement:
+        """Run the reference to its end, or time a method to the target that it set."""
+        D, seed = int(cell.setting["D"]), cell.seed
+        case = problems.dense(D, seed=seed)
+        if cell.method == REFERENCE:
+            return timed_fit(case, METHODS["irls"], seed=seed, time_limit=options.time_limit, max_iter=100)
+        _skip_if_too_slow(cell, D, earlier)
+        target = SLACK * reference_error(earlier.where(REFERENCE, seed, D=D))
+        limit = options.time_limit
+        return timed_fit(
+            case, METHODS[cell.method], seed=seed, target=target, time_limit=limit, max_iter=100, tol=0.0
+        )
+
+    def report(self, rows: Rows) -> Report:
+        """Compare times, method by method."""
+        methods = ("auto", "paper", "irls", "em")
+        lines, checks = [], []
+        for D in rows.values("D"):
+            part = rows.where(D=D)
+            ours = part.where("auto")
+            ratios = {name: paired_ratio(part.where(name), ours) for name in methods[1:]}
+            error = number(part.where(REFERENCE).median("nrmse"), " %")
+            times = [seconds(part.where(name).median_to_target()) for name in methods]
+            lines.append([power(D), error, *times, *(str(ratio) for ratio in ratios.values())])
+            if self.large <= D:
+                for name, wanted in (("paper", 20), ("irls", 3)):
+                    what = f"D = {power(D)}: time, {name} / auto"
+                    checks.append(at_least(what, ratios[name].value, wanted, str(ratios[name]), "x"))
+            best = _smaller(ratios["irls"], ratios["em"])
+            what = f"D = {power(D)}: time, best of irls and em / auto"
+            checks.append(at_least(what, best.value, 1 - NOISE, str(best), "x"))
+        header = ["D", "EM's NRMSE", *methods, *(f"{name} / auto" for name in methods[1:])]
+        timed = Rows(row for row in rows if row.cell.method != REFERENCE)
+        title = "time to 1.1 times the NRMSE of exact EM"
+        return Report([Table("Time to the target:", header, lines)], checks, time_plot(timed, title))
+
+
+def reference_error(reference: Rows) -> float:
+    """Return the error of the reference run of a problem, which others are to reach."""
+    if not reference or not reference[0].measurement.reached:
+        raise Skipped("the reference run, which sets the target, did not come to its end")
+    return reference[0].measurement.nrmse
+
+
+def _skip_if_too_slow(cell: Cell, D: int, earlier: Rows) -> None:
+    for row in earlier.where(cell.method):
+        smaller = int(row.cell.setting["D"])
+        if smaller < D and row.measurement.note.startswith(TIME_LIMIT):
+            raise Skipped(f"it exceeded the time limit at D = {smaller}")
+
+
+def _smaller(a: Ratio, b: Ratio) -> Ratio:
+    known = [ratio for ratio in (a, b) if not math.isnan(ratio.value)]
+    return min(known, key=lambda ratio: ratio.value, default=a)

@@ -1,0 +1,140 @@
+"""The memory of a fit, in a process of its own so that nothing else counts.
+
+``python -m cofem.experiments.bench.fresh`` reads a request as JSON from its input, fits, and writes what
+it measured as JSON to its output; `fit_in_fresh_process` is the other end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import subprocess
+import sys
+import tracemalloc
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cofem.experiments import problems
+from cofem.experiments.bench.measure import timed_fit, warm_up
+from cofem.experiments.bench.methods import METHODS
+from cofem.experiments.bench.results import Measurement
+
+#: Columns that a fit in a fresh process adds: memory before the fit, and what the fit added at its peak.
+MEMORY_FIGURES = ("before_mb", "added_mb", "traced_mb")
+
+
+@dataclass(frozen=True)
+class Request:
+    """A fit to measure.
+
+    Attributes
+    ----------
+    problem : str
+        Name of a maker in `cofem.experiments.problems`.
+    arguments : dict
+        Its arguments.
+    method : str
+        Label of the method.
+    seed : int
+        Seed of problem and fit.
+    target : float or None
+        NRMSE at which to stop, as for `timed_fit`.
+    time_limit : float
+        As for `timed_fit`.
+    traced : bool
+        Whether to count allocations (`tracemalloc`) in place of the memory of the process.
+    """
+
+    problem: str
+    arguments: dict[str, Any]
+    method: str
+    seed: int
+    target: float | None = None
+    time_limit: float = math.inf
+    traced: bool = False
+
+
+def fit_in_fresh_process(request: Request) -> Measurement:
+    """Run a request in a new Python process and return what it measured."""
+    done = subprocess.run(
+        [sys.executable, "-m", "cofem.experiments.bench.fresh"],
+        input=json.dumps(asdict(request)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        last_words = done.stderr.strip().splitlines()[-1:] or ["no message"]
+        raise RuntimeError(f"process ended with code {done.returncode}: {last_words[0]}")
+    return Measurement(**json.loads(done.stdout))
+
+
+def answer(request: Request) -> Measurement:
+    """Make the problem, fit it in this process, and measure time and memory."""
+    warm_up(METHODS[request.method])
+    case = getattr(problems, request.problem)(**request.arguments, seed=request.seed)
+    if request.traced:
+        tracemalloc.start()
+    _reset_peak()
+    before = _resident_mb()
+    measured = timed_fit(
+        case,
+        METHODS[request.method],
+        seed=request.seed,
+        target=request.target,
+        time_limit=request.time_limit,
+    )
+    peak = _peak_mb()
+    figures = dict.fromkeys(MEMORY_FIGURES, math.nan)
+    if request.traced:
+        figures["traced_mb"] = tracemalloc.get_traced_memory()[1] / 1e6
+        tracemalloc.stop()
+    else:
+        figures |= {"before_mb": before, "added_mb": peak - before}
+    return dataclasses.replace(measured, peak_mb=peak, figures=figures)
+
+
+# Linux keeps the largest `ru_maxrss` across exec, so a child inherits that of its parent. The same figure
+# of the program itself is in /proc; other systems have `ru_maxrss` only and do not inherit it.
+_STATUS = Path("/proc/self/status")
+
+
+def _peak_mb() -> float:
+    return _status_mb("VmHWM") if _STATUS.exists() else _ru_maxrss_mb()
+
+
+def _resident_mb() -> float:
+    return _status_mb("VmRSS") if _STATUS.exists() else _ru_maxrss_mb()
+
+
+def _status_mb(name: str) -> float:
+    for line in _STATUS.read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    return math.nan
+
+
+def _ru_maxrss_mb() -> float:
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
+
+
+def _reset_peak() -> None:
+    """Forget the peak so far, which making the problem left; without it, the figure is too large."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def main() -> None:
+    """Answer the request on standard input."""
+    request = Request(**json.load(sys.stdin))
+    json.dump(asdict(answer(request)), sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""One fit against the clock: to a target error, or to its end, within a time limit."""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+import warnings
+from typing import Any
+
+import cofem
+from cofem.experiments import problems
+from cofem.experiments.bench.results import Measurement
+from cofem.experiments.problems import Case
+from cofem.inference.loop import Snapshot
+
+#: How the note of a cell begins that exceeded the time limit.
+TIME_LIMIT = "time limit"
+
+
+class Watch:
+    """Callback that times a fit, stops it at a target or a time limit, and leaves itself out of the time.
+
+    The clock starts when the watch is made, which is to be right before the call.
+
+    Parameters
+    ----------
+    case : Case
+        The problem, which knows the error of a mean.
+    target : float or None
+        NRMSE in percent at which to stop.
+    time_limit : float
+        Seconds after which to stop.
+    """
+
+    def __init__(self, case: Case, target: float | None, time_limit: float) -> None:
+        self._case = case
+        self._target = target
+        self._time_limit = time_limit
+        self.reached = self.out_of_time = False
+        self.nrmse = self.iterations = self.applications = self.seconds_to_target = math.nan
+        self._watching = 0.0
+        self._start = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Time since the start, without that spent on watching."""
+        return time.perf_counter() - self._start - self._watching
+
+    def __call__(self, snapshot: Snapshot) -> bool:
+        """Look at a step and tell whether to stop."""
+        seconds, arrived = self.seconds, time.perf_counter()
+        self.iterations, self.applications = snapshot.iteration, snapshot.applications
+        if self._target is not None:
+            self.nrmse = self._case.nrmse(snapshot.mean)
+            self.reached = self.nrmse <= self._target
+        self.out_of_time = not self.reached and seconds > self._time_limit
+        self._watching += time.perf_counter() - arrived
+        if self.reached:
+            self.seconds_to_target = seconds
+        return self.reached or self.out_of_time
+
+
+@functools.cache
+def warm_up(method: Any) -> None:
+    """Fit something tiny once, so that no measurement includes what is loaded on first use."""
+    case = problems.dct(256)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cofem.ConvergenceWarning)
+        cofem.fit(case.Phi, case.y, noise_std=case.noise_std, method=method, max_iter=3, rng=0)
+
+
+def timed_fit(
+    case: Case,
+    method: Any,
+    *,
+    seed: int,
+    target: float | None = None,
+    time_limit: float = math.inf,
+    max_iter: int | None = None,
+    tol: float | None = None,
+) -> Measurement:
+    """Fit and measure.
+
+    Parameters
+    ----------
+    case : Case
+        The problem.
+    method : str or method object
+        As for `cofem.fit`, and so are `max_iter` and `tol`.
+    seed : int
+        Seed of the fit.
+    target : float, optional
+        NRMSE in percent: the fit stops as soon as it is reached and what is returned is what that cost.
+        Without one, the fit runs to its end.
+    time_limit : float
+        Seconds after which the fit is stopped, at the end of the outer step it is in.
+    """
+    warm_up(method)
+    watch = Watch(case, target, time_limit)
+    with warnings.catch_warnings():
+        # Trouble is in the status; only the last word of a run to its end matters here.
+        warnings.simplefilter("ignore", cofem.ConvergenceWarning)
+        post = cofem.fit(
+            case.Phi,
+            case.y,
+            noise_std=case.noise_std,
+            method=method,
+            max_iter=max_iter,
+            tol=tol,
+            rng=seed,
+            callback=watch,
+        )
+    seconds = watch.seconds_to_target if watch.reached else watch.seconds
+    note = ""
+    if watch.out_of_time:
+        note = f"{TIME_LIMIT} of {time_limit:g} s"
+    elif not watch.reached:
+        note = f"{post.method}: {post.status.code.value}"
+    return Measurement(
+        seconds=seconds,
+        applications=watch.applications,
+        iterations=watch.iterations,
+        nrmse=watch.nrmse if watch.reached else case.nrmse(post.mean),
+        reached=watch.reached if target is not None else not watch.out_of_time,
+        note=note,
+    )

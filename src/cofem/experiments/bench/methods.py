@@ -1,0 +1,30 @@
+"""The methods that benchmarks compare, by the label they have in the results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cofem
+
+METHODS: dict[str, Any] = {
+    "default": cofem.CoFEM(),
+    "auto": "auto",
+    "paper": cofem.CoFEM.paper(),
+    # The joint tolerance with which Algorithm 1 was fastest on the DCT problems.
+    "paper 2e-5": cofem.CoFEM.paper(cg_tol=2e-5),
+    "probes": cofem.CoFEM(diagonal="rademacher", probes=20),
+    "irls": cofem.IRLS(),
+    "em": cofem.EM(),
+}
+
+#: What the labels mean, for the reports.
+MEANINGS = {
+    "default": "`cofem.CoFEM()`",
+    "auto": '`cofem.fit(..., method="auto")`',
+    "paper": "`cofem.CoFEM.paper()`, Algorithm 1 of the paper to the letter",
+    "paper 2e-5": "`cofem.CoFEM.paper(cg_tol=2e-5)`, Algorithm 1 with the joint tolerance with which it was "
+    "fastest on the DCT problems",
+    "probes": '`cofem.CoFEM(diagonal="rademacher", probes=20)`',
+    "irls": "`cofem.IRLS()`, exact EM through an N x N matrix",
+    "em": "`cofem.EM()`, exact EM through a D x D matrix",
+}

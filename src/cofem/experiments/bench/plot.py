@@ -1,0 +1,74 @@
+"""The one kind of plot that benchmarks need: lines over sizes, or points over names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+# Okabe and Ito's colours, which people with any kind of colour vision tell apart.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+MARKERS = ("o", "s", "^", "D", "v", "P")
+
+
+@dataclass(frozen=True)
+class Plot:
+    """What to draw.
+
+    Attributes
+    ----------
+    series : mapping of str to (x, y)
+        By label. Where x are names rather than numbers, points are drawn in place of lines.
+    x_label, y_label, title : str
+        Texts.
+    log_x, log_y : bool
+        Logarithmic axes (x in powers of two).
+    level : float or None
+        A target, drawn as a horizontal line.
+    """
+
+    series: Mapping[str, tuple[Sequence[float] | Sequence[str], Sequence[float]]]
+    x_label: str
+    y_label: str
+    title: str
+    log_x: bool = True
+    log_y: bool = True
+    level: float | None = None
+
+
+def draw(plot: Plot, path: Path) -> list[Path]:
+    """Draw a plot to PNG and SVG and return the files; nothing is drawn without points.
+
+    `path` is that of the files but for their suffix.
+    """
+    # The figure is made without pyplot, so that no global state or screen is touched.
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    named = any(isinstance(x, str) for xs, _ in plot.series.values() for x in xs)
+    if not any(len(xs) for xs, _ in plot.series.values()):
+        return []
+    figure = Figure(figsize=(9 if named else 6, 4), layout="constrained")
+    ax = figure.subplots()
+    for i, (label, (xs, ys)) in enumerate(plot.series.items()):
+        style = "none" if named else "-"
+        ax.plot(xs, ys, marker=MARKERS[i], color=COLOURS[i], linestyle=style, label=label)
+    if plot.level is not None:
+        ax.axhline(plot.level, color="0.5", lw=1, ls="--", label="target")
+    if plot.log_x and not named:
+        ax.set_xscale("log", base=2)
+    if plot.log_y:
+        ax.set_yscale("log")
+    if named:
+        ax.tick_params(axis="x", rotation=35)
+        for text in ax.get_xticklabels():
+            text.set_horizontalalignment("right")
+    ax.grid(alpha=0.3)
+    ax.set(xlabel=plot.x_label, ylabel=plot.y_label, title=plot.title)
+    ax.legend(frameon=False)
+    files = [path.with_suffix(".png"), path.with_suffix(".svg")]
+    # Neither date nor random names, so that the same results give the same files.
+    with rc_context({"svg.hashsalt": "cofem"}):
+        figure.savefig(files[0], dpi=150)
+        figure.savefig(files[1], metadata={"Date": None})
+    return files

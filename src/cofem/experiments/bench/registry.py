@@ -1,0 +1,39 @@
+"""The benchmarks by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cofem.experiments.bench.base import Benchmark
+from cofem.experiments.bench.dct_time import DCTTime
+from cofem.experiments.bench.dense_time import DenseTime
+from cofem.experiments.bench.image import Image
+from cofem.experiments.bench.kinds import Kinds
+from cofem.experiments.bench.memory import Memory
+from cofem.experiments.bench.profile import Profile
+from cofem.experiments.bench.scaling import Scaling
+from cofem.experiments.bench.spgl1 import SPGL1
+from cofem.experiments.bench.success import Success
+
+BENCHMARKS: dict[str, Benchmark] = {
+    benchmark.name: benchmark
+    for benchmark in (
+        DCTTime(),
+        DenseTime(),
+        Profile(),
+        Memory(),
+        Scaling(),
+        Image(),
+        SPGL1(),
+        Success(),
+        Kinds(),
+    )
+}
+
+
+def get_benchmarks(names: Sequence[str]) -> list[Benchmark]:
+    """Return benchmarks by name, or all if none is named."""
+    unknown = [name for name in names if name not in BENCHMARKS]
+    if unknown:
+        raise ValueError(f"no benchmark is called {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+    return [BENCHMARKS[name] for name in names] if names else list(BENCHMARKS.values())

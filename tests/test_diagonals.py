@@ -1,0 +1,343 @@
+"""Diagonal estimators against exact variances on many kinds of dictionary, and the gate between them."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+import cofem
+from cofem.inference.acceleration import Trail, evidence_gradient, overshot, propose
+from cofem.linalg.diagonals import (
+    DIAGONALS,
+    Corrected,
+    Exact,
+    Gate,
+    Paired,
+    Pooled,
+    Rademacher,
+    SelfConsistent,
+    Setting,
+)
+from cofem.linalg.diagonals.exact import exact_variances
+from cofem.linalg.diagonals.gate import n_check_probes, squared_error
+from cofem.linalg.lanczos import spectral_density
+from cofem.linalg.system import PosteriorSystem
+from cofem.operators import DCT, FFT, Convolution, Dense, Mask, Sparse, Wavelet
+
+from .problems import dct_case, dense_case, exact_log_evidence, exact_posterior
+
+D = 512
+
+
+def gaussian(n, d=D, seed=0):
+    return np.random.default_rng(seed).standard_normal((n, d)) / np.sqrt(n)
+
+
+def correlated(n):
+    A = gaussian(n)
+    for j in range(1, D):
+        A[:, j] = 0.9 * A[:, j - 1] + np.sqrt(1 - 0.81) * A[:, j]
+    return A
+
+
+def blur(width):
+    kernel = np.exp(-0.5 * (np.arange(-12, 13) / width) ** 2)
+    return Convolution(kernel / np.linalg.norm(kernel), D)
+
+
+def random_rows(n, size=D):
+    return np.sort(np.random.default_rng(1).choice(size, n, replace=False))
+
+
+SCALES = 10 ** np.random.default_rng(2).uniform(-1.5, 1.5, D)
+KINDS = {
+    "dct": Mask(random_rows(D // 4), D) @ DCT(D).T,
+    "complex fourier": Mask(random_rows(D // 4), D) @ FFT(D).H,
+    "gaussian": Dense(gaussian(D // 4)),
+    "unequal norms": Dense(gaussian(D // 4) * SCALES),
+    "duplicated": Dense(np.repeat(gaussian(D // 4, D // 2), 2, axis=1)),
+    "correlated": Dense(correlated(D // 4)),
+    "tall": Dense(gaussian(2 * D)),
+    "square": Dense(gaussian(D)),
+    "sparse": Sparse(
+        scipy.sparse.random(D // 4, D, 0.1, random_state=3, data_rvs=np.random.default_rng(3).standard_normal)
+    ),
+    "mild blur": blur(1.0),
+    "strong blur": blur(3.0),
+    "wavelet": Mask(random_rows(D // 2, 1024)[: D // 2], 1024) @ Wavelet((32, 32), "db2").T,
+}
+INCOHERENT = ["dct", "complex fourier", "gaussian", "unequal norms", "tall", "square"]
+
+
+def setting_of(name, spread=2.0, noise_std=0.02, seed=0):
+    operator = KINDS[name]
+    rng = np.random.default_rng(seed)
+    energy = operator.column_norms() ** 2
+    typical = np.maximum(energy, 0.1 * energy.mean())  # a mask may hide a wavelet
+    size = operator.shape[1]
+    live = rng.random(size) < 0.05
+    g = np.where(live, 1.0, 10 ** rng.uniform(-3 - spread, -3, size)) / typical
+    kind = np.complex128 if operator.is_complex else np.float64
+    return Setting(operator, operator, g, noise_std**2, energy, np.zeros(1, kind))
+
+
+def exact(setting):
+    matrix = setting.operator.to_dense()
+    return np.diagonal(
+        np.linalg.inv(matrix.conj().T @ matrix / setting.noise_var + np.diag(1 / setting.g))
+    ).real
+
+
+def run(estimator, setting, carry=None, seed=0):
+    # Not the seed of a dictionary: the same normal numbers would be no probes of it.
+    columns = estimator.columns(setting, carry, np.random.default_rng(1000 + seed))
+    x = np.zeros((0, setting.g.size))
+    if columns.v is not None or columns.b is not None:
+        curvature = setting.column_energy
+        system = PosteriorSystem(setting.phi, setting.g, setting.noise_var, "primal", curvature)
+        x = system.solve(columns.v, columns.b, tol=1e-8, max_iter=20_000).x
+    return estimator.estimate(setting, carry, columns, x)
+
+
+def scores(estimate, want):
+    known = estimate.standard_error > 1e-12 * want  # a column of zeros has its prior variance, exactly
+    return (estimate.value - want)[known] / estimate.standard_error[known]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_exact_is_exact_on_every_kind(name):
+    setting = setting_of(name)
+    assert np.allclose(run(Exact(), setting).value, exact(setting), rtol=2e-3)
+    phi = setting.operator.to_dense()
+    assert np.allclose(exact_variances(phi.T, setting.g, setting.noise_var), exact(setting), rtol=1e-6)
+
+
+def test_exact_uses_only_what_is_left_of_the_support():
+    setting = setting_of("gaussian", spread=9.0, noise_std=0.3)
+    calls = []
+    original = setting.operator.columns
+
+    class Spy:
+        shape, facts = setting.operator.shape, setting.operator.facts
+
+        def columns(self, indices):
+            calls.append(len(indices))
+            return original(indices)
+
+    spied = Setting(setting.phi, Spy(), setting.g, setting.noise_var, setting.column_energy, setting.like)
+    value = run(Exact(), spied).value
+    assert calls[0] < 300
+    assert np.allclose(value, exact(setting), rtol=2e-3)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_direct_probes_agree_with_the_exact_diagonal_within_their_standard_error(name):
+    setting = setting_of(name)
+    estimate = run(Rademacher(probes=64, clip=False), setting)
+    score = scores(estimate, exact(setting))
+    assert abs(np.mean(score)) < 0.5
+    assert 0.7 < np.sqrt(np.mean(score**2)) < 1.4
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_paired_samples_are_positive_and_honest(name):
+    setting = setting_of(name)
+    estimate = run(Paired(samples=200), setting)
+    assert (estimate.value > 0).all()
+    score = scores(estimate, exact(setting))
+    assert np.sqrt(np.mean(score**2)) < 1.4
+    again = run(Paired(samples=200), setting, estimate.carry, seed=1)
+    assert np.mean(again.standard_error) < 0.9 * np.mean(estimate.standard_error)
+
+
+@pytest.mark.parametrize("name", INCOHERENT)
+@pytest.mark.parametrize(
+    "estimator", [Pooled(), SelfConsistent(lanczos_vectors=4)], ids=["pooled", "self_consistent"]
+)
+def test_fast_estimates_are_close_on_incoherent_dictionaries(name, estimator):
+    setting = setting_of(name)
+    want = exact(setting)
+    error = np.sqrt(np.mean((run(estimator, setting).value / want - 1) ** 2))
+    direct = np.sqrt(np.mean((run(Rademacher(probes=20), setting).value / want - 1) ** 2))
+    assert error < 0.1
+    assert error < direct
+
+
+@pytest.mark.parametrize("name", ["strong blur", "duplicated", "correlated", "sparse", "wavelet"])
+def test_corrected_estimates_approach_the_exact_diagonal_on_coherent_dictionaries(name):
+    setting = setting_of(name)
+    want = exact(setting)
+    # In a fit, the probes are scaled by the variances of the step before.
+    setting = dataclasses.replace(
+        setting, variance=want * np.random.default_rng(9).uniform(0.7, 1.4, want.size)
+    )
+    estimator, carry = Corrected(probes=8, memory=0.98), None
+    for step in range(40):
+        estimate = run(estimator, setting, carry, seed=step)
+        carry = estimate.carry
+        if step == 0:
+            first = np.sqrt(np.mean((estimate.value / want - 1) ** 2))
+    last = np.sqrt(np.mean((estimate.value / want - 1) ** 2))
+    assert last < 0.1
+    assert last < 0.5 * first
+
+
+def test_groups_help_where_groups_differ():
+    # Two dictionaries side by side that see very different noise: one c for both is wrong.
+    rng = np.random.default_rng(0)
+    A = np.zeros((300, 1024))
+    A[:280, :512] = rng.standard_normal((280, 512))
+    A[280:, 512:] = rng.standard_normal((20, 512))
+    operator = Dense(A)
+    g = np.full(1024, 1e-2)
+    setting = Setting(operator, operator, g, 1e-2, operator.column_norms() ** 2, np.zeros(1))
+    want = exact(setting)
+    labels = np.repeat([0, 1], 512)
+    one, two = (
+        np.mean(np.abs(run(Pooled(groups=groups), setting).value / want - 1)) for groups in (None, labels)
+    )
+    assert two < 0.5 * one
+
+
+# --- the gate --------------------------------------------------------------------------------
+
+
+def test_squared_error_is_unbiased():
+    rng = np.random.default_rng(0)
+    truth = 1 + 0.2 * rng.standard_normal(200_000)
+    ratios = truth + 0.6 * rng.standard_normal((3, truth.size))
+    error, standard_error = squared_error(ratios, np.ones(truth.size))
+    assert abs(error - 0.04) < 4 * standard_error
+    assert standard_error < 0.002
+    nothing, standard_error = squared_error(1 + 0.6 * rng.standard_normal((2, 100_000)), np.ones(100_000))
+    assert abs(nothing) < 4 * standard_error
+
+
+def fit_with_gate(monkeypatch, Phi, y, noise_std, **options):
+    monkeypatch.setattr("cofem.linalg.diagonals.gate.SMALL_ENTRIES", 0)
+    return cofem.fit(Phi, y, noise_std=noise_std, method=cofem.CoFEM(), rng=0, **options)
+
+
+@pytest.mark.parametrize("case", [dct_case(D=2048), dct_case(D=2048, f=2)], ids=["f=4", "f=2"])
+def test_gate_keeps_the_fast_estimator_on_incoherent_dictionaries(monkeypatch, case):
+    post = fit_with_gate(monkeypatch, case.Phi, case.y, case.noise_std)
+    assert set(post.history["diagonal"]) == {"self_consistent"}
+    assert "self_consistent" in str(post.status)
+    checked = np.isfinite(post.history["diagonal_error"])
+    assert checked.sum() >= 2
+    assert case.nrmse(post.mean) < 2.5
+
+
+def test_gate_leaves_the_fast_estimator_on_a_dictionary_that_breaks_it(monkeypatch):
+    rng = np.random.default_rng(0)
+    Phi = np.repeat(rng.standard_normal((256, 512)) / 16, 2, axis=1)
+    z = np.zeros(1024)
+    z[rng.choice(1024, 20, replace=False)] = 1
+    y = Phi @ z + 0.01 * rng.standard_normal(256)
+    post = fit_with_gate(monkeypatch, Phi, y, 0.01, max_iter=40)
+    assert "corrected" in post.history["diagonal"]
+    assert "failed" in str(post.status)
+    switch = int(np.argmax(post.history["diagonal"] == "check probes"))
+    assert post.history["diagonal_error"][switch] > 0.01
+
+
+def test_check_probes_grow_fewer_with_the_number_of_coefficients():
+    def count(size):
+        operator = Mask(np.arange(2), size)
+        return n_check_probes(Setting(operator, operator, np.ones(size), 1.0, np.ones(size), np.zeros(1)))
+
+    assert [count(2**k) for k in (10, 14, 18)] == [8, 5, 2]
+
+
+def test_every_registered_estimator_runs_in_a_fit():
+    case = dct_case(D=256, noise_std=0.02)
+    for name in DIAGONALS:
+        post = cofem.fit(
+            case.Phi, case.y, noise_std=0.02, method=cofem.CoFEM(diagonal=name), rng=0, max_iter=40
+        )
+        assert case.nrmse(post.mean) < 15, name
+    with pytest.raises(ValueError, match="diagonal"):
+        cofem.CoFEM(diagonal="magic")
+
+
+def test_gate_is_exact_for_small_dictionaries():
+    case = dense_case(D=64, f=2)
+    post = cofem.fit(case.Phi, case.y, noise_std=case.noise_std, method=cofem.CoFEM(), max_iter=10, tol=0)
+    assert set(post.history["diagonal"]) == {"exact"}
+    _, covariance = exact_posterior(case.Phi, case.y, post.alpha, case.noise_std)
+    assert np.allclose(post.variance, np.diagonal(covariance), rtol=5e-3)
+    assert isinstance(Gate().fallback, Corrected)
+
+
+# --- acceleration ----------------------------------------------------------------------------
+
+
+def test_gradient_is_that_of_the_log_evidence():
+    case = dense_case(D=24, f=2, noise_std=0.3)
+    alpha = np.geomspace(0.1, 10, 24)
+    mean, covariance = exact_posterior(case.Phi, case.y, alpha, case.noise_std)
+    gradient = evidence_gradient(alpha, mean, np.diagonal(covariance)) / 2
+    for j in (0, 11, 23):
+        up, down = alpha.copy(), alpha.copy()
+        up[j] *= np.exp(1e-5)
+        down[j] *= np.exp(-1e-5)
+        difference = exact_log_evidence(case.Phi, case.y, up, 0.3) - exact_log_evidence(
+            case.Phi, case.y, down, 0.3
+        )
+        assert gradient[j] == pytest.approx(difference / 2e-5, rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("case", [dense_case(D=96, f=3, noise_std=0.05), dct_case(D=128, noise_std=0.02)])
+def test_accelerated_evidence_never_falls_and_needs_fewer_steps(case):
+    """With exact moments, every state of the accelerated path is at least as good as the one before."""
+    exactly = dict(diagonal="exact", cg_tol=1e-6)
+    values = {}
+    for accelerate in (False, True):
+        alphas = []
+        cofem.fit(
+            case.Phi,
+            case.y,
+            noise_std=case.noise_std,
+            method=cofem.CoFEM(accelerate=accelerate, **exactly),
+            max_iter=24,
+            tol=0,
+            callback=lambda s, alphas=alphas: alphas.append(s.alpha.copy()),
+        )
+        values[accelerate] = np.array(
+            [exact_log_evidence(case.Phi, case.y, alpha, case.noise_std) for alpha in alphas]
+        )
+        assert (np.diff(values[accelerate]) > -1e-6 * np.abs(values[accelerate][1:])).all()
+    assert values[True][-1] > values[False][-1]
+    assert (values[True][4:] >= values[False][4:] - 1e-6).all()
+
+
+def test_a_leap_that_lowers_the_evidence_is_found():
+    # Along log alpha the slope is +1 at the start; an end slope of -2 means the mean slope is negative.
+    leap = np.array([1.0, 0.0])
+    trail = Trail(leap=leap, plain=leap, slope=1.0)
+    assert overshot(np.array([-2.0, 5.0]), trail)
+    assert not overshot(np.array([-0.5, -5.0]), trail)
+    assert not overshot(np.array([-9.0, 0.0]), Trail())
+
+
+def test_extrapolation_of_a_linear_iteration_is_the_textbook_one():
+    ones = np.ones(2)
+    alpha0 = np.exp(np.array([0.0, 0.0]))
+    alpha1, trail = propose(alpha0, np.exp(np.array([1.0, 2.0])), ones, None)
+    image = np.exp(np.array([1.5, 3.0]))  # the second step is half the first: a = 2
+    alpha, trail = propose(alpha1, image, ones, trail)
+    assert np.allclose(np.log(alpha), [2.0, 4.0])  # the fixed point of this linear iteration
+    assert np.allclose(np.log(trail.plain), [1.5, 3.0])
+    assert trail.slope == pytest.approx(3.0)
+
+
+def test_spectral_density_reproduces_moments():
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((100, 400))
+    gram = A.T @ A
+    nodes, weights = spectral_density(lambda x: x @ gram, np.zeros(1), 400, steps=40, vectors=20, rng=rng)
+    assert np.sum(weights) == pytest.approx(1.0)
+    eigenvalues = np.linalg.eigvalsh(gram)
+    for f in (lambda t: t, lambda t: t**2, lambda t: 1 / (1 + t)):
+        assert np.sum(weights * f(nodes)) == pytest.approx(np.mean(f(eigenvalues)), rel=0.05)
