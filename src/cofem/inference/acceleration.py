@@ -11,8 +11,8 @@ from cofem._arrays import squared_modulus
 
 Array = Any
 
-#: Longest extrapolation. 8 ended in worse optima near the recovery limit (DCT, f = 8: NRMSE 33 % against 2.3 %);
-#: on DCT problems 3 took fewer applications than 2 or 4.
+#: Longest extrapolation. 8 ended in worse optima near the recovery limit (DCT, f = 8: NRMSE 33 % against
+#: 2.3 %); on DCT problems 3 took fewer applications than 2 or 4.
 LONGEST = 3.0
 
 
@@ -81,7 +81,7 @@ def overshot(gradient: Array, trail: Trail) -> bool:
 
 
 def evidence_gradient(alpha: Array, mean: Array, variance: Array) -> Array:
-    """Derivative of the log evidence with respect to ``log alpha``, up to a constant factor.
+    """Return the derivative of the log evidence with respect to ``log alpha``, up to a constant factor.
 
     ``1 - alpha_j (|mean_j|^2 + variance_j)``; it vanishes at a fixed point of EM.
     """

@@ -57,7 +57,7 @@ def exact_variances(columns: np.ndarray, g: np.ndarray, noise_var: float) -> np.
     Examples
     --------
     >>> import numpy as np
-    >>> exact_variances(np.eye(2), np.ones(2), 1.0).tolist()
+    >>> np.round(exact_variances(np.eye(2), np.ones(2), 1.0), 6).tolist()
     [0.5, 0.5]
     """
     d, n = columns.shape

@@ -102,7 +102,7 @@ def solve_tau(alpha: Array, spectrum: Spectrum, beta: float, guess: float | None
     >>> import numpy as np
     >>> half = Spectrum(np.array([1.0, 0.0]), np.array([0.5, 0.5]))
     >>> tau = solve_tau(np.ones(4), half, beta=3.0, guess=None)
-    >>> round(1 / (1 + tau), 6), 0.5 / (1 + 3) + 0.5 / 1  # for equal alpha, the mean of the inverse
+    >>> round(1 / (1 + tau), 3), 0.5 / (1 + 3) + 0.5 / 1  # for equal alpha, the mean of the inverse
     (0.625, 0.625)
     """
 
