@@ -106,6 +106,7 @@ class CoFEM(ExpectationMaximisation):
     alpha_init: float | None = None  # type: ignore[misc]
 
     name: ClassVar[str] = "cofem"
+    noise_tol: ClassVar[float] = 0.03
 
     def __post_init__(self) -> None:
         for field in ("probes", "cg_iterations"):
