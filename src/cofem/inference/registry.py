@@ -16,8 +16,8 @@ from cofem.inference.vi import VI
 
 METHODS: dict[str, type[Method]] = {method.name: method for method in (EM, IRLS, AMP, VI, Seq, CoFEM)}
 
-#: Side of the matrix an exact method factors, up to which it is chosen by itself: with dense dictionaries `irls`
-#: was faster than `cofem` up to N = 256 (1.1 s against 3.1 s) and slower from N = 512 on (3.3 s against 1.4 s).
+#: Side of the matrix an exact method factors, up to which it is chosen by itself: with dense dictionaries
+#: `irls` was faster than `cofem` up to N = 256 (1.1 s against 3.1 s), slower from N = 512 on (3.3 s, 1.4 s).
 EXACT_SIDE = 256
 
 
