@@ -140,11 +140,7 @@ class PosteriorSystem:
         ridge = self.noise_var / self.g
         parts = [] if v is None else [self.phi.adjoint(v)]
         parts += [] if b is None else [self.noise_var * b]
-        rhs, start = _stack(parts), None
-        if x0 is not None:
-            xp = namespace(rhs)
-            start = xp.zeros_like(rhs)
-            start[: x0.shape[0]] = x0
+        rhs = _stack(parts)
 
         def apply(x: Array) -> Array:
             out = self.phi.gram(x)
@@ -168,7 +164,7 @@ class PosteriorSystem:
             min_iter=1,
             measure=measure,
             precondition=precondition,
-            x0=start,
+            x0=_start(x0, rhs),
         )
         return Solution(cg.x, None, cg)
 
@@ -182,11 +178,7 @@ class PosteriorSystem:
             gb = self.g * b
             parts += [-self.phi.forward(gb)]
             prior_energy = np.concatenate([prior_energy, real_dot(b, gb)])
-        rhs, start = _stack(parts), None
-        if dual0 is not None:
-            xp = namespace(rhs)
-            start = xp.zeros_like(rhs)
-            start[: dual0.shape[0]] = dual0
+        rhs = _stack(parts)
 
         def apply(w: Array) -> Array:
             back = self.phi.adjoint(w)
@@ -199,7 +191,13 @@ class PosteriorSystem:
             frobenius_residual(rhs) if norm == "frobenius" else self._dual_residual(n_data, prior_energy)
         )
         cg = conjugate_gradients(
-            apply, rhs, tol=tol, max_iter=max_iter, min_iter=1, measure=measure, x0=start
+            apply,
+            rhs,
+            tol=tol,
+            max_iter=max_iter,
+            min_iter=1,
+            measure=measure,
+            x0=_start(dual0, rhs),
         )
         x = self.phi.adjoint(cg.x)
         x *= self.g
@@ -290,3 +288,12 @@ def _root_ratio(squared: np.ndarray, reference: np.ndarray) -> np.ndarray:
 
 def _stack(parts: list[Array]) -> Array:
     return parts[0] if len(parts) == 1 else namespace(*parts).concat(parts, axis=0)
+
+
+def _start(guess: Array | None, rhs: Array) -> Array | None:
+    """Extend an initial guess for the first few columns to all; the others start from zero."""
+    if guess is None:
+        return None
+    start = namespace(rhs).zeros_like(rhs)
+    start[: guess.shape[0]] = guess
+    return start
