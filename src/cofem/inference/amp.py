@@ -15,8 +15,8 @@ from cofem.status import StatusCode
 Array = Any
 
 
-#: Unrest up to which messages count as settled; 0.7 was the most seen where AMP agreed with EM, 4 the least
-#: where it did not.
+#: Unrest up to which messages count as settled. On Gaussian dictionaries of mean 0 to 100 the final misfit of
+#: the data was at most 0.7 noise deviations where AMP agreed with EM, and at least 4 where it did not.
 MAX_UNREST = 3.0
 
 
