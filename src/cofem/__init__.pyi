@@ -1,0 +1,18 @@
+from . import experiments as experiments
+from . import operators as operators
+from . import plotting as plotting
+from .inference.amp import AMP as AMP
+from .inference.cofem import CoFEM as CoFEM
+from .inference.em import EM as EM
+from .inference.fit import fit as fit
+from .inference.irls import IRLS as IRLS
+from .inference.seq import Seq as Seq
+from .inference.vi import VI as VI
+from .operators import as_operator as as_operator
+from .posterior import Posterior as Posterior
+from .posterior import load as load
+from .status import ConvergenceWarning as ConvergenceWarning
+from .status import Status as Status
+from .status import StatusCode as StatusCode
+
+__version__: str
