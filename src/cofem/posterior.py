@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
-from cofem.linalg.system import PosteriorSystem, Solution, choose_form
+from cofem.linalg.system import PosteriorSystem, Solution, choose_form, columns_at_once
 from cofem.operators import Operator, as_operator
 from cofem.status import ConvergenceWarning, Status, StatusCode
 
@@ -270,7 +270,9 @@ class Posterior:
         g = 1 / self.alpha.astype(np.float64)
         form = choose_form(operator, g, self.noise_std**2, np.float64)
         curvature = operator.norm**2 if operator.facts.row_gram is not None else operator.column_norms() ** 2
-        return PosteriorSystem(operator, g, self.noise_std**2, form, curvature)
+        return PosteriorSystem(
+            operator, g, self.noise_std**2, form, curvature, columns_at_once=columns_at_once(operator)
+        )
 
     def _noise(self, shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
         """Draw standard normal numbers, circular ones for complex coefficients."""

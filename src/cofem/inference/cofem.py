@@ -12,7 +12,7 @@ from cofem.inference.problem import Problem
 from cofem.linalg.cg import CGResult
 from cofem.linalg.diagonals import DIAGONALS, DiagonalEstimator, Rademacher, Setting
 from cofem.linalg.probes import ProbeDistribution
-from cofem.linalg.system import Form, PosteriorSystem, choose_form, remember_steps
+from cofem.linalg.system import Form, PosteriorSystem, choose_form, columns_at_once, remember_steps
 from cofem.status import StatusCode
 
 Array = Any
@@ -254,7 +254,8 @@ class CoFEM(ExpectationMaximisation):
         if kind == "auto":
             kind = "jacobi" if problem.phi.operator.facts.row_gram is None else "spectral"
         curvature: Any = problem.column_energy if kind == "jacobi" else problem.gain
-        return PosteriorSystem(problem.phi, g, problem.noise_var, form, curvature, kind != "none")
+        at_once = columns_at_once(problem.phi.operator)
+        return PosteriorSystem(problem.phi, g, problem.noise_var, form, curvature, kind != "none", at_once)
 
 
 def _trouble(cg: CGResult) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from cofem.inference.base import State
 from cofem.inference.loop import Callback, run
 from cofem.inference.problem import Problem, make_problem
 from cofem.inference.progress import progress_bar
@@ -85,7 +86,7 @@ def fit(
     generator = _check_rng(rng)
     steps = _check_max_iter(chosen.default_max_iter if max_iter is None else max_iter)
     tolerance = None if tol is None else _check_tol(tol)
-    start = problem.start(_check_alpha_init(chosen.alpha_init if alpha_init is None else alpha_init, problem))
+    start = _check_alpha_init(chosen.alpha_init if alpha_init is None else alpha_init, problem)
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be callable, got {type(callback).__name__}")
 
@@ -96,7 +97,7 @@ def fit(
         outcome = run(
             problem,
             chosen,
-            start,
+            State(problem.start(start)),
             rng=generator,
             max_iter=steps,
             tol=tolerance,

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from cofem._arrays import squared_modulus
 from cofem.inference.base import Info, Method, State
 from cofem.inference.problem import Problem
 from cofem.status import Status, StatusCode
@@ -68,7 +69,7 @@ class Outcome:
 def run(
     problem: Problem,
     method: Method,
-    alpha: Array,
+    state: State,
     *,
     rng: np.random.Generator,
     max_iter: int,
@@ -77,7 +78,6 @@ def run(
 ) -> Outcome:
     """Step `method` until the mean settles, a callback stops it or the steps run out."""
     start = time.perf_counter()
-    state = State(alpha)
     history: dict[str, list[float | str]] = defaultdict(list)
     decisions: dict[str, str] = {}
     troubles: Counter[str] = Counter()
@@ -91,10 +91,10 @@ def run(
             reason = info.message or "it gave values that are not finite; check the operator, or use float64"
             status = Status(StatusCode.FAILED, f"step {iteration} failed and was undone: {reason}")
             break
-        size, change = _change(new.mean, state.mean, problem.column_norms)
+        size, change = _change(new.mean, state.mean, problem.column_energy)
         limit = _tolerance(problem, method, size) if tol is None else tol
         # An inexact E-step may leave the mean alone while alpha still moves, so both must have settled.
-        settled = change <= limit and _prior_change(new, state, problem.column_norms) <= 100 * limit
+        settled = change <= limit and _prior_change(new, state, problem.column_energy) <= 100 * limit
         state = new
         decisions |= info.notes
         if info.trouble:
@@ -153,15 +153,15 @@ def _record(history: dict[str, list[float | str]], snapshot: Snapshot, info: Inf
         history[name].append(value)
 
 
-def _change(new: Array, old: Array | None, column_norms: Array) -> tuple[float, float]:
+def _change(new: Array, old: Array | None, column_energy: Array) -> tuple[float, float]:
     """Norm of the mean and its relative change, coefficients weighted by their columns' norms.
 
     The weights make both independent of the units of each column, as the model itself is.
     """
-    size = float(np.linalg.norm(new * column_norms))
+    size = _weighted_norm(new, column_energy)
     if old is None:
         return size, np.inf
-    difference = float(np.linalg.norm((new - old) * column_norms))
+    difference = _weighted_norm(new - old, column_energy)
     return size, difference / size if size > 0 else (0.0 if difference == 0 else np.inf)
 
 
@@ -172,12 +172,18 @@ def _tolerance(problem: Problem, method: Method, size: float) -> float:
     return max(method.default_tol, min(method.noise_tol * noise / size, 1e-2) if size > 0 else 0.0)
 
 
-def _prior_change(new: State, old: State, column_norms: Array) -> float:
+def _prior_change(new: State, old: State, column_energy: Array) -> float:
     """Relative change of the prior standard deviations, weighted like the mean's."""
-    deviation = column_norms / np.sqrt(new.alpha)
-    size = float(np.linalg.norm(deviation))
-    deviation -= column_norms / np.sqrt(old.alpha)
-    return float(np.linalg.norm(deviation)) / size if size > 0 else 0.0
+    deviation = new.alpha**-0.5
+    size = _weighted_norm(deviation, column_energy)
+    deviation -= old.alpha**-0.5
+    return _weighted_norm(deviation, column_energy) / size if size > 0 else 0.0
+
+
+def _weighted_norm(x: Array, weight: Array) -> float:
+    """``sqrt(sum_j weight_j |x_j|^2)``."""
+    squares = squared_modulus(x)
+    return float(np.vdot(squares, weight)) ** 0.5
 
 
 def _is_finite(state: State) -> bool:

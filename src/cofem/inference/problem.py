@@ -112,14 +112,11 @@ class Problem:
         return np.zeros(0, self.y.dtype).real.dtype
 
     @cached_property
-    def column_norms(self) -> Array:
-        """``||phi_j||``, shape (D,), working precision."""
-        return self.phi.operator.column_norms().astype(self.real_dtype)
-
-    @cached_property
     def column_energy(self) -> Array:
         """``theta_j = ||phi_j||^2``, shape (D,), working precision."""
-        return self.column_norms**2
+        energy = self.phi.operator.column_norms().astype(self.real_dtype)
+        energy *= energy
+        return energy
 
     @cached_property
     def energy(self) -> float:
@@ -162,8 +159,9 @@ class Problem:
         signal = max(power - self.noise_var, 0.01 * power) or self.noise_var
         theta = self.column_energy
         largest = float(theta.max()) or 1.0
-        theta = np.where(theta > 1e-12 * largest, theta, largest)
-        return (theta * (self.n_columns / (self.n_rows * signal))).astype(self.real_dtype)
+        start = np.where(theta > 1e-12 * largest, theta, theta.dtype.type(largest))
+        start *= self.n_columns / (self.n_rows * signal)
+        return start
 
 
 def make_problem(Phi: Any, y: Any, noise_std: Any) -> tuple[Operator, Problem]:
@@ -179,11 +177,11 @@ def make_problem(Phi: Any, y: Any, noise_std: Any) -> tuple[Operator, Problem]:
     real = np.float32 if np.finfo(precision).dtype == np.float32 else np.float64
     y = y.astype(np.result_type(real, np.complex64) if is_complex else real)
     operator = operator.astype(real)
-    check_adjoint(operator, n_vectors=1)
+    check_adjoint(operator, n_vectors=1, dtype=y.dtype)
 
     units = Units(_power_of_two(_rms(y)), _dictionary_unit(operator))
     scaled = operator if units.dictionary == 1 else operator * (1 / units.dictionary)
-    y = (y / units.data).astype(y.dtype)
+    y /= units.data  # the copy made above
     return operator, Problem(Meter(scaled), y, (sigma / units.data) ** 2, units)
 
 

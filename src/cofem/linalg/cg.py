@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from scipy.linalg import get_blas_funcs
 
 from cofem._arrays import namespace
 
 Array = Any
+
+#: Length from which a row is worth a call to BLAS of its own.
+LONG_ROW = 2**12
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,18 @@ class CGResult:
         return "; ".join(words)
 
 
+def join_results(results: Sequence[CGResult]) -> CGResult:
+    """Put the accounts of several batches together as one; the solutions are not, ``x`` is None."""
+    return CGResult(
+        None,
+        np.concatenate([result.iterations for result in results]),
+        np.concatenate([result.converged for result in results]),
+        np.concatenate([result.broken for result in results]),
+        np.concatenate([result.error for result in results]),
+        sum(result.applications for result in results),
+    )
+
+
 def relative_residual(b: Array) -> Measure:
     """Measure ``||r||_2 / ||b||_2`` of each column."""
     size = np.sqrt(real_dot(b, b))
@@ -112,7 +128,7 @@ def frobenius_residual(b: Array) -> Measure:
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")
 def conjugate_gradients(
     apply: Callable[[Array], Array],
-    b: Array,
+    residual: Array,
     *,
     tol: float | np.ndarray,
     max_iter: int,
@@ -124,14 +140,15 @@ def conjugate_gradients(
     """Solve ``A x = b`` for a batch of right-hand sides, A Hermitian positive definite.
 
     Each column stops by itself and leaves the batch when it does, so that later applications
-    of A cost only what is still needed.
+    of A cost only what is still needed. The vectors that are iterated on are the caller's own:
+    `residual` and `x0` are overwritten.
 
     Parameters
     ----------
     apply : callable
         ``(B', n) -> (B', n)``, applies A to each row.
-    b : array of shape (B, n)
-        Right-hand sides, one in each row. Not modified.
+    residual : array of shape (B, n)
+        ``b - A x0``, one system in each row; b itself when there is no `x0`. Overwritten.
     tol : float or ndarray of shape (B,)
         A column has converged once ``measure`` is at most this.
     max_iter : int
@@ -140,11 +157,11 @@ def conjugate_gradients(
         Steps at the least, unless the residual is exactly zero: a warm start that already meets the
         tolerance would otherwise come back unchanged.
     measure : Measure, optional
-        The error that is compared with `tol`; the relative residual by default.
+        The error that is compared with `tol`; by default the residual relative to the initial one.
     precondition : callable, optional
-        ``(B', n) -> (B', n)``, applies the inverse of the preconditioner.
+        ``(B', n) -> (B', n)``, applies the inverse of the preconditioner; returns a new array.
     x0 : array of shape (B, n), optional
-        Initial guess; zero by default. Costs one application for each column.
+        Initial guess; zero by default. Overwritten: it becomes the solution.
 
     Examples
     --------
@@ -154,18 +171,13 @@ def conjugate_gradients(
     >>> np.round(result.x @ A, 6).tolist(), bool(result.converged.all())
     ([[1.0, 2.0]], True)
     """
-    xp = namespace(b)
-    n_columns = b.shape[0]
-    measure = relative_residual(b) if measure is None else measure
+    r = residual
+    xp = namespace(r)
+    n_columns = r.shape[0]
+    measure = relative_residual(r) if measure is None else measure
     tolerance = np.broadcast_to(np.asarray(tol, dtype=float), (n_columns,))
     applications = 0
-    if x0 is None:
-        x = xp.zeros_like(b)
-        r = xp.asarray(b, copy=True)
-    else:
-        x = xp.asarray(x0, copy=True)
-        r = b - apply(x)
-        applications += n_columns
+    x = xp.zeros_like(r) if x0 is None else x0
 
     solution = x
     iterations = np.zeros(n_columns, dtype=int)
@@ -173,9 +185,13 @@ def conjugate_gradients(
     broken = np.zeros(n_columns, dtype=bool)
     error = np.full(n_columns, np.inf)
 
-    z = r if precondition is None else precondition(r)
-    p = xp.asarray(z, copy=True)
-    rz = real_dot(r, z)
+    if precondition is None:
+
+        def precondition(r: Array) -> Array:
+            return xp.asarray(r, copy=True)
+
+    p = precondition(r)
+    rz = real_dot(r, p)
     columns = np.arange(n_columns)
     energy = np.zeros(n_columns)
 
@@ -208,15 +224,17 @@ def conjugate_gradients(
         # A broken column takes a zero step here and is caught as non-finite above.
         good = np.isfinite(curvature) & (curvature > 0) & (rz > 0)
         length = np.where(good, rz / np.where(good, curvature, 1.0), 0.0)
-        _add_scaled(x, length, p)
-        _add_scaled(r, -length, a_p)
+        add_scaled(x, length, p)
+        add_scaled(r, -length, a_p)
         iterations[columns] += 1
         energy += length * rz
-        z = r if precondition is None else precondition(r)
+        del a_p  # one vector less while the next are made
+        z = precondition(r)
         rz_new = np.where(good, real_dot(r, z), np.nan)
-        p *= _column(rz_new / rz, p)
-        p += z
-        rz = rz_new
+        # The new direction z + (rz_new / rz) p is built in place of z.
+        add_scaled(z, rz_new / rz, p)
+        p, rz = z, rz_new
+        del z
 
     return CGResult(solution, iterations, converged, broken, error, applications)
 
@@ -228,12 +246,13 @@ def real_dot(a: Array, b: Array) -> np.ndarray:
     return np.asarray(xp.real(dot) if xp.isdtype(dot.dtype, "complex floating") else dot, dtype=float)
 
 
-def _column(values: np.ndarray, like: Array) -> Array:
-    """Turn one number for each row into an array that broadcasts over `like`, in its precision."""
-    xp = namespace(like)
-    return xp.astype(xp.asarray(values[:, None]), like.dtype)
-
-
-def _add_scaled(target: Array, scale: np.ndarray, direction: Array) -> None:
-    """Do ``target += scale * direction`` row by row, in place."""
-    target += _column(scale, target) * direction
+def add_scaled(target: Array, scale: np.ndarray, direction: Array) -> None:
+    """Do ``target += scale * direction`` row by row, in place; `scale` has one number for each row."""
+    if isinstance(target, np.ndarray) and target.shape[-1] >= LONG_ROW and target.flags.c_contiguous:
+        # One pass over memory, on all cores, without a temporary.
+        axpy = get_blas_funcs("axpy", dtype=target.dtype)
+        for row, factor, along in zip(target, scale, direction, strict=True):
+            axpy(along, row, a=factor)
+        return
+    xp = namespace(target)
+    target += xp.astype(xp.asarray(scale[:, None]), target.dtype) * direction

@@ -26,7 +26,15 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from cofem._arrays import namespace
-from cofem.linalg.cg import CGResult, Measure, Progress, conjugate_gradients, frobenius_residual, real_dot
+from cofem.linalg.cg import (
+    CGResult,
+    Measure,
+    Progress,
+    conjugate_gradients,
+    frobenius_residual,
+    join_results,
+    real_dot,
+)
 from cofem.operators import Operator
 
 Array = Any
@@ -87,6 +95,9 @@ class PosteriorSystem:
         ``curvature / noise_var + 1 / g``; 0 together with ``preconditioned=False`` for none.
     preconditioned : bool
         Whether to precondition the primal form.
+    columns_at_once : int, optional
+        Columns that are solved together at the most, to save memory; all by default. See
+        `columns_at_once`. The joint norm needs all columns and takes no notice.
     """
 
     phi: Dictionary
@@ -95,6 +106,7 @@ class PosteriorSystem:
     form: Form = "dual"
     curvature: Any = 0.0
     preconditioned: bool = True
+    columns_at_once: int | None = None
 
     def solve(
         self,
@@ -129,18 +141,53 @@ class PosteriorSystem:
             The posterior's energy norm ``||x - x*||_A`` of each column, or the paper's one residual norm
             for all columns together.
         """
+        n_data = 0 if v is None else v.shape[0]
+        n_columns = n_data + (0 if b is None else b.shape[0])
+        tol = np.broadcast_to(np.asarray(tol, dtype=float), (n_columns,))
+        at_once = self.columns_at_once
+        if at_once is None or n_columns <= at_once or norm == "frobenius":
+            return self._solve(v, b, tol, max_iter, x0, dual0, norm)
+        parts = []
+        for start in range(0, n_columns, at_once):
+            data = slice(min(start, n_data), min(start + at_once, n_data))
+            probes = slice(max(start - n_data, 0), max(start + at_once - n_data, 0))
+            parts.append(
+                self._solve(
+                    _rows(v, data),
+                    _rows(b, probes),
+                    tol[start : start + at_once],
+                    max_iter,
+                    _rows(x0, data),
+                    _rows(dual0, data),
+                    norm,
+                )
+            )
+        duals = [part.dual for part in parts if part.dual is not None]
+        return Solution(
+            _stack([part.x for part in parts]),
+            _stack(duals) if duals else None,
+            join_results([part.cg for part in parts]),
+        )
+
+    def _solve(
+        self,
+        v: Array | None,
+        b: Array | None,
+        tol: np.ndarray,
+        max_iter: int,
+        x0: Array | None,
+        dual0: Array | None,
+        norm: Norm,
+    ) -> Solution:
         if self.form == "primal":
             return self._solve_primal(v, b, tol, max_iter, x0, norm)
         return self._solve_dual(v, b, tol, max_iter, dual0, norm)
 
     def _solve_primal(
-        self, v: Array | None, b: Array | None, tol: Any, max_iter: int, x0: Array | None, norm: Norm
+        self, v: Array | None, b: Array | None, tol: np.ndarray, max_iter: int, x0: Array | None, norm: Norm
     ) -> Solution:
         # Both sides are multiplied by the noise variance: one pass over memory less in each step.
         ridge = self.noise_var / self.g
-        parts = [] if v is None else [self.phi.adjoint(v)]
-        parts += [] if b is None else [self.noise_var * b]
-        rhs = _stack(parts)
 
         def apply(x: Array) -> Array:
             out = self.phi.gram(x)
@@ -155,30 +202,51 @@ class PosteriorSystem:
                 return inverse * r
 
         n_data = 0 if v is None else v.shape[0]
-        measure = frobenius_residual(rhs) if norm == "frobenius" else self._whitened_residual(n_data)
+        probes = None if b is None else self.noise_var * b
+        if v is None:
+            data = None
+        elif x0 is None:
+            data = self.phi.adjoint(v)
+        else:
+            # The residual of the data first: no more products than the residual of the system costs anyway.
+            data = self.phi.adjoint(v - self.phi.forward(x0))
+            data -= ridge * x0
+        residual = _stack([part for part in (data, probes) if part is not None])
+        if norm == "posterior":
+            measure = self._whitened_residual(n_data)
+        else:
+            right = data if v is None or x0 is None else self.phi.adjoint(v)
+            measure = frobenius_residual(_stack([part for part in (right, probes) if part is not None]))
+        start = _start(x0, residual)
+        del data, probes, x0  # what is iterated on now belongs to CG alone
         cg = conjugate_gradients(
             apply,
-            rhs,
+            residual,
             tol=tol,
             max_iter=max_iter,
             min_iter=1,
             measure=measure,
             precondition=precondition,
-            x0=_start(x0, rhs),
+            x0=start,
         )
         return Solution(cg.x, None, cg)
 
     def _solve_dual(
-        self, v: Array | None, b: Array | None, tol: Any, max_iter: int, dual0: Array | None, norm: Norm
+        self,
+        v: Array | None,
+        b: Array | None,
+        tol: np.ndarray,
+        max_iter: int,
+        dual0: Array | None,
+        norm: Norm,
     ) -> Solution:
-        parts = [] if v is None else [v]
         n_data = 0 if v is None else v.shape[0]
+        parts = [] if v is None else [v]
         prior_energy = np.zeros(n_data)
         if b is not None:
             gb = self.g * b
             parts += [-self.phi.forward(gb)]
             prior_energy = np.concatenate([prior_energy, real_dot(b, gb)])
-        rhs = _stack(parts)
 
         def apply(w: Array) -> Array:
             back = self.phi.adjoint(w)
@@ -187,17 +255,15 @@ class PosteriorSystem:
             out += self.noise_var * w
             return out
 
+        residual = namespace(parts[0]).asarray(_stack(parts), copy=len(parts) == 1)
         measure = (
-            frobenius_residual(rhs) if norm == "frobenius" else self._dual_residual(n_data, prior_energy)
+            frobenius_residual(residual) if norm == "frobenius" else self._dual_residual(n_data, prior_energy)
         )
+        start = _start(dual0, residual)
+        if dual0 is not None:
+            residual[:n_data] -= apply(dual0)
         cg = conjugate_gradients(
-            apply,
-            rhs,
-            tol=tol,
-            max_iter=max_iter,
-            min_iter=1,
-            measure=measure,
-            x0=_start(dual0, rhs),
+            apply, residual, tol=tol, max_iter=max_iter, min_iter=1, measure=measure, x0=start
         )
         x = self.phi.adjoint(cg.x)
         x *= self.g
@@ -230,6 +296,18 @@ class PosteriorSystem:
             return _root_ratio(squared, np.where(is_data, n_rows, energy))
 
         return measure
+
+
+#: Numbers in one array of a batch up to which more columns at once are a gain, for operators that only
+#: compute, and for those that also read a matrix from memory.
+BATCH = 2**20
+BATCH_WITH_MATRIX = 2**24
+
+
+def columns_at_once(operator: Operator) -> int:
+    """Columns to solve together: few where one column fills the processor and more would fill the memory."""
+    batch = BATCH if operator.precision is None else BATCH_WITH_MATRIX
+    return max(1, batch // operator.shape[1])
 
 
 #: CG steps that a form is taken to need before it has been tried.
@@ -290,10 +368,18 @@ def _stack(parts: list[Array]) -> Array:
     return parts[0] if len(parts) == 1 else namespace(*parts).concat(parts, axis=0)
 
 
-def _start(guess: Array | None, rhs: Array) -> Array | None:
-    """Extend an initial guess for the first few columns to all; the others start from zero."""
+def _rows(array: Array | None, rows: slice) -> Array | None:
+    """Return some rows of an array, None if there are none."""
+    return None if array is None or rows.start == rows.stop or rows.start >= array.shape[0] else array[rows]
+
+
+def _start(guess: Array | None, like: Array) -> Array | None:
+    """Copy an initial guess for the first few columns and extend it to all; the others start from zero."""
     if guess is None:
         return None
-    start = namespace(rhs).zeros_like(rhs)
+    xp = namespace(like)
+    if guess.shape == like.shape:
+        return xp.asarray(guess, copy=True)
+    start = xp.zeros_like(like)
     start[: guess.shape[0]] = guess
     return start

@@ -14,6 +14,7 @@ def check_adjoint(
     rng: int | np.random.Generator = 0,
     n_vectors: int = 2,
     rtol: float | None = None,
+    dtype: Any = None,
 ) -> None:
     """Check ``<Phi x, y> = <x, Phi^H y>`` on random real and complex vectors.
 
@@ -28,6 +29,8 @@ def check_adjoint(
     rtol : float, optional
         Largest difference, relative to the norms of the vectors; by default 1e-10 in double precision and
         1e-4 in single precision.
+    dtype : dtype, optional
+        Type of the vectors; by default both real and complex ones, in the operator's precision.
 
     Raises
     ------
@@ -40,12 +43,17 @@ def check_adjoint(
     >>> check_adjoint(Mask([0, 3], 8) @ DCT(8).T)
     """
     rng = np.random.default_rng(rng)
-    single = operator.dtype in (np.float32, np.complex64)
+    if dtype is None:
+        real = np.dtype(operator.precision or "float64")
+        dtypes = [real, np.result_type(real, np.complex64)]
+    else:
+        dtypes = [np.dtype(dtype)]
+    single = np.finfo(dtypes[0]).dtype == np.float32
     rtol = (1e-4 if single else 1e-10) if rtol is None else rtol
     rows, columns = operator.shape
-    for complex_vectors in (False, True):
-        x = _draw(rng, (n_vectors, columns), operator, complex_vectors)
-        y = _draw(rng, (n_vectors, rows), operator, complex_vectors)
+    for kind in dtypes:
+        x = _draw(rng, (n_vectors, columns), kind)
+        y = _draw(rng, (n_vectors, rows), kind)
         forward = _checked_result(operator, "forward", x, rows)
         adjoint = _checked_result(operator, "adjoint", y, columns)
         left = np.vecdot(y, forward)
@@ -58,19 +66,17 @@ def check_adjoint(
             k = int(np.argmax(wrong))
             raise ValueError(
                 f"the adjoint of {operator!r} does not match it: for a pair of "
-                f"{'complex' if complex_vectors else 'real'} vectors <Phi x, y> = {left[k]:.10g} "
+                f"{'complex' if kind.kind == 'c' else 'real'} vectors <Phi x, y> = {left[k]:.10g} "
                 f"but <x, Phi^H y> = {right[k]:.10g}"
             )
 
 
-def _draw(
-    rng: np.random.Generator, shape: tuple[int, int], operator: Operator, complex_vectors: bool
-) -> np.ndarray:
-    x: Any = rng.standard_normal(shape)
-    if complex_vectors:
-        x = x + 1j * rng.standard_normal(shape)
-    real_type = np.dtype(operator.precision or "float64")
-    return x.astype(np.result_type(real_type, np.complex64) if complex_vectors else real_type)
+def _draw(rng: np.random.Generator, shape: tuple[int, int], dtype: np.dtype) -> np.ndarray:
+    if dtype.kind != "c":
+        return rng.standard_normal(shape, dtype=dtype)
+    x = np.empty(shape, dtype)
+    x.real, x.imag = (rng.standard_normal(shape, dtype=x.real.dtype) for _ in range(2))
+    return x
 
 
 def _checked_result(operator: Operator, method: str, x: np.ndarray, length: int) -> np.ndarray:

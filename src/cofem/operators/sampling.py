@@ -72,6 +72,7 @@ class Mask(Operator):
         self._unique = len(self._picked) == len(rows)
         in_order = np.array_equal(self._picked, rows)
         self._position = None if in_order else position
+        self._multiplicities: dict[str, np.ndarray] = {}
         super().__init__(
             (len(rows), length),
             facts=Facts(
@@ -112,15 +113,16 @@ class Mask(Operator):
     def _sorting(self) -> np.ndarray:
         return np.argsort(self.rows, kind="stable")
 
-    @cached_property
-    def _multiplicity(self) -> np.ndarray:
+    def _multiplicity(self, precision: str) -> np.ndarray:
         """How often each entry is picked, shape (n,): the diagonal of the Gram operator."""
-        multiplicity = np.zeros(self.shape[1])
-        multiplicity[self._picked] = self._counts
-        return multiplicity
+        if precision not in self._multiplicities:
+            multiplicity = np.zeros(self.shape[1], dtype=precision)
+            multiplicity[self._picked] = self._counts
+            self._multiplicities[precision] = multiplicity
+        return self._multiplicities[precision]
 
     def _gram(self, x: Array) -> Array:
-        return x * on_device_of(x, in_precision(self._multiplicity, precision_of(x)))
+        return x * on_device_of(x, self._multiplicity(precision_of(x)))
 
     def _spectral_norm(self) -> float:
         return float(np.sqrt(self._counts.max()))

@@ -83,10 +83,10 @@ class Gate(DiagonalEstimator):
         current = self._current(setting, verdict)
         wanted = current.columns(setting, verdict.inner, rng)
         n_wanted = sum(part.shape[0] for part in (wanted.v, wanted.b) if part is not None)
-        probes = scale = None
+        scale = None
         last_resort = current.name in (self.fallback.name, "exact")
         if verdict.steps + 1 >= verdict.next_check and not last_resort:
-            probes = draw_probes(
+            b = draw_probes(
                 n_check_probes(setting),
                 setting.g.shape[0],
                 like=setting.like,
@@ -94,21 +94,23 @@ class Gate(DiagonalEstimator):
                 distribution="rademacher",
             )
             scale = probe_scale(setting)
-            b = probes * scale
+            b *= scale
             b = b if wanted.b is None else np.concatenate([wanted.b, b])
         else:
             b = wanted.b
-        return Columns(wanted.v, b, (current, wanted, n_wanted, probes, scale))
+        return Columns(wanted.v, b, (current, wanted, n_wanted, scale))
 
     def estimate(self, setting: Setting, carry: Any, columns: Columns, x: Array) -> DiagonalEstimate:
         """Estimate, and judge the estimate if check probes were solved for."""
         verdict = carry or Verdict()
-        current, wanted, n_wanted, probes, scale = columns.extra
+        current, wanted, n_wanted, scale = columns.extra
         estimate = current.estimate(setting, verdict.inner, wanted, x[:n_wanted])
         verdict = verdict._replace(steps=verdict.steps + 1, inner=estimate.carry)
         figures = {"diagonal_error": np.nan}
-        if probes is not None:
-            ratios = (np.conj(probes) * x[n_wanted:]).real / (scale * estimate.value)
+        if scale is not None:
+            n_coefficient_side = 0 if wanted.b is None else wanted.b.shape[0]
+            assert columns.b is not None
+            ratios = direct_ratios(columns.b[n_coefficient_side:], x[n_wanted:], scale, estimate.value)
             weight = _effect(setting, estimate.value)
             error, standard_error = squared_error(ratios, weight)
             figures["diagonal_error"] = error
@@ -153,6 +155,31 @@ def n_check_probes(setting: Setting) -> int:
     return int(np.clip(np.ceil(0.5 + np.sqrt(0.25 + 2 * pairs)), 2, 8))
 
 
+def direct_ratios(probes: Array, solutions: Array, scale: Array, value: Array) -> Array:
+    """Direct estimates, one from each probe, divided by an estimate in question.
+
+    Parameters
+    ----------
+    probes, solutions : arrays of shape (K, D)
+        Rademacher probes times `scale`, and ``Sigma`` times them. The solutions are overwritten.
+    scale, value : arrays of shape (D,)
+        What the signs were multiplied by, and the estimate in question.
+    """
+    if np.iscomplexobj(probes):
+        ratios = (np.conj(probes) * solutions).real
+    else:
+        ratios = solutions
+        ratios *= probes
+    ratios /= scale
+    ratios /= scale
+    ratios /= value
+    return ratios
+
+
+#: Coefficients that `squared_error` looks at in one go.
+BLOCK = 2**16
+
+
 def squared_error(ratios: Array, weight: Array) -> tuple[float, float]:
     """Estimate the mean of ``(weight (ratio - 1))^2`` without the probes' own noise, and its standard error.
 
@@ -163,12 +190,17 @@ def squared_error(ratios: Array, weight: Array) -> tuple[float, float]:
     weight : array of shape (D,)
         Effect of each coefficient.
     """
-    k = ratios.shape[0]
-    deviation = weight * (ratios - 1)
-    total = np.sum(deviation, axis=0, dtype=float)
-    # All ordered pairs of different probes: (sum)^2 minus the squares.
-    pairs = (total**2 - np.sum(deviation**2, axis=0, dtype=float)) / (k * (k - 1))
-    return float(np.mean(pairs)), float(np.std(pairs) / np.sqrt(pairs.size))
+    k, size = ratios.shape
+    mean = square = 0.0
+    for start in range(0, size, BLOCK):
+        block = slice(start, start + BLOCK)
+        deviation = weight[block] * (ratios[:, block] - 1.0)
+        total = np.sum(deviation, axis=0, dtype=float)
+        # All ordered pairs of different probes: (sum)^2 minus the squares.
+        pairs = (total**2 - np.sum(deviation**2, axis=0, dtype=float)) / (k * (k - 1))
+        mean += float(np.sum(pairs)) / size
+        square += float(np.sum(pairs**2)) / size
+    return mean, max(square - mean**2, 0.0) ** 0.5 / size**0.5
 
 
 def _effect(setting: Setting, variance: Array) -> Array:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.optimize import brentq
 
 from cofem.linalg.diagonals.base import Columns, DiagonalEstimate, DiagonalEstimator, Setting
 from cofem.linalg.probes import draw_probes
+from cofem.linalg.roots import bracketed_root
 
 Array = Any
 
@@ -92,7 +92,7 @@ def solve_trace(strength: Array, gamma: float, largest: float) -> float:
         low -= 10.0
         if low < high - 200:  # gamma is zero or below: nothing was learned from the data
             return 0.0
-    return float(np.exp(brentq(excess, low, high, xtol=1e-4)))
+    return float(np.exp(bracketed_root(excess, low, high, xtol=1e-4)))
 
 
 def _members(labels: Any, size: int) -> list[Any]:

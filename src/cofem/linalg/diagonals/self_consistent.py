@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
 
 from cofem.linalg.diagonals.base import Columns, DiagonalEstimate, DiagonalEstimator, Setting
 from cofem.linalg.lanczos import spectral_density
+from cofem.linalg.roots import bracketed_root
 
 Array = Any
 
@@ -90,7 +90,10 @@ class SelfConsistent(DiagonalEstimator):
         if relative is not None:
             value /= relative
         # Fluctuations of S_j around tau are of relative size 1 / sqrt(N) or more; the gate measures them.
-        error = value * (1 - value / setting.g) / np.sqrt(setting.phi.shape[0])
+        error = value / setting.g
+        error -= 1
+        error *= value
+        error *= -(setting.phi.shape[0] ** -0.5)
         return DiagonalEstimate(setting.clip(value), error, found._replace(tau=tau), used=self.name)
 
 
@@ -126,4 +129,4 @@ def solve_tau(alpha: Array, spectrum: Spectrum, beta: float, guess: float | None
         if low < largest - 100:  # nothing was learned from the data
             return 0.0
         low, high, step = low - step, low, 2 * step
-    return float(np.exp(brentq(excess, low, high, xtol=1e-3)))
+    return float(np.exp(bracketed_root(excess, low, high, xtol=1e-3)))
