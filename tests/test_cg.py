@@ -144,7 +144,9 @@ def test_preconditioner_reduces_steps():
     A = spd(80, 10) * np.sqrt(scale)[:, None] * np.sqrt(scale)
     b = np.random.default_rng(0).standard_normal((1, 80))
     plain = solve(apply(A), b, tol=1e-8, max_iter=2000)
-    better = solve(apply(A), b, tol=1e-8, max_iter=2000, precondition=lambda r: r / scale)
+    better = solve(
+        apply(A), b, tol=1e-8, max_iter=2000, precondition=lambda r, out: np.divide(r, scale, out=out)
+    )
     assert better.iterations[0] < plain.iterations[0] / 3
     assert np.allclose(better.x @ A.T, b, atol=1e-5)
 
@@ -166,9 +168,9 @@ def test_energy_is_that_of_the_iterate():
 
     def spy(progress):
         seen.append(float(progress.energy[0]))
-        return np.array([np.inf])
+        return np.array([1.0])
 
-    solve(apply(A), b, tol=0.0, max_iter=20, measure=spy)
+    solve(apply(A), b, tol=0.5, max_iter=20, measure=spy)
     for k in (1, 5, 10, 20):
         x = solve(apply(A), b, tol=0.0, max_iter=k).x[0]
         assert np.isclose(seen[k], x @ A @ x, rtol=1e-6)

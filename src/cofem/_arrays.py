@@ -97,6 +97,14 @@ def squared_modulus(x: Array) -> Array:
     return xp.real(x) ** 2 + xp.imag(x) ** 2 if is_complex(x) else x * x
 
 
+def multiply_into(out: Array, a: Array, b: Array) -> None:
+    """Write ``a * b`` into `out`, without a temporary where the library can."""
+    if isinstance(out, np.ndarray):
+        np.multiply(a, b, out=out)
+    else:
+        out[...] = a * b
+
+
 def by_parts(apply: Callable[[Array], Array], x: Array) -> Array:
     """Apply a real linear map to ``x``; if ``x`` is complex, to its two parts stacked as one batch.
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from cofem._arrays import squared_modulus
 from cofem.inference.base import Info, Method, State
 from cofem.inference.problem import Problem
+from cofem.linalg.cg import weighted_energy
 from cofem.status import Status, StatusCode
 
 Array = Any
@@ -158,10 +158,10 @@ def _change(new: Array, old: Array | None, column_energy: Array) -> tuple[float,
 
     The weights make both independent of the units of each column, as the model itself is.
     """
-    size = _weighted_norm(new, column_energy)
+    size = _norm(new, column_energy)
     if old is None:
         return size, np.inf
-    difference = _weighted_norm(new - old, column_energy)
+    difference = _norm(new - old, column_energy)
     return size, difference / size if size > 0 else (0.0 if difference == 0 else np.inf)
 
 
@@ -175,15 +175,13 @@ def _tolerance(problem: Problem, method: Method, size: float) -> float:
 def _prior_change(new: State, old: State, column_energy: Array) -> float:
     """Relative change of the prior standard deviations, weighted like the mean's."""
     deviation = new.alpha**-0.5
-    size = _weighted_norm(deviation, column_energy)
+    size = _norm(deviation, column_energy)
     deviation -= old.alpha**-0.5
-    return _weighted_norm(deviation, column_energy) / size if size > 0 else 0.0
+    return _norm(deviation, column_energy) / size if size > 0 else 0.0
 
 
-def _weighted_norm(x: Array, weight: Array) -> float:
-    """``sqrt(sum_j weight_j |x_j|^2)``."""
-    squares = squared_modulus(x)
-    return float(np.vdot(squares, weight)) ** 0.5
+def _norm(x: Array, column_energy: Array) -> float:
+    return float(weighted_energy(x[None], column_energy)[0]) ** 0.5
 
 
 def _is_finite(state: State) -> bool:

@@ -25,7 +25,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from cofem._arrays import namespace
+from cofem._arrays import multiply_into, namespace
 from cofem.linalg.cg import (
     CGResult,
     Measure,
@@ -34,6 +34,7 @@ from cofem.linalg.cg import (
     frobenius_residual,
     join_results,
     real_dot,
+    weighted_energy,
 )
 from cofem.operators import Operator
 
@@ -189,17 +190,23 @@ class PosteriorSystem:
         # Both sides are multiplied by the noise variance: one pass over memory less in each step.
         ridge = self.noise_var / self.g
 
+        scratch = None
+
         def apply(x: Array) -> Array:
+            nonlocal scratch
             out = self.phi.gram(x)
-            out += ridge * x
+            if scratch is None:
+                scratch = namespace(x).empty_like(x)
+            multiply_into(scratch[: x.shape[0]], ridge, x)
+            out += scratch[: x.shape[0]]
             return out
 
-        precondition: Callable[[Array], Array] | None = None
+        precondition: Callable[[Array, Array], None] | None = None
         if self.preconditioned:
             inverse = 1 / (self.curvature + ridge)
 
-            def precondition(r: Array) -> Array:
-                return inverse * r
+            def precondition(r: Array, out: Array) -> None:
+                multiply_into(out, inverse, r)
 
         n_data = 0 if v is None else v.shape[0]
         probes = None if b is None else self.noise_var * b
@@ -276,7 +283,7 @@ class PosteriorSystem:
         n_rows = self.phi.shape[0]
 
         def measure(progress: Progress) -> np.ndarray:
-            squared = real_dot(progress.residual, self.g * progress.residual) / self.noise_var**2
+            squared = weighted_energy(progress.residual, self.g) / self.noise_var**2
             energy = progress.energy / self.noise_var
             reference = np.where(progress.columns < n_data, n_rows, energy)
             return _root_ratio(squared, reference)
