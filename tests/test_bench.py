@@ -14,19 +14,18 @@ from typer.testing import CliRunner
 import cofem
 from cofem.cli import app
 from cofem.experiments import problems
-from cofem.experiments.bench import BENCHMARKS, Benchmark, Options, Run, get_benchmarks, write_reports
-from cofem.experiments.bench.base import Report, Skipped, Table, grid, sizes
-from cofem.experiments.bench.measure import timed_fit
-from cofem.experiments.bench.report import open_results
-from cofem.experiments.bench.results import Cell, Measurement, Ratio, Row, Rows, paired_ratio
+from cofem.experiments.bench import BENCHMARKS, Options, Run, Study, get_benchmarks, write_reports
+from cofem.experiments.study.base import Report, Skipped, Table, grid, open_results, sizes
+from cofem.experiments.study.measure import timed_fit
+from cofem.experiments.study.results import Cell, Measurement, Ratio, Row, Rows, paired_ratio
 
 QUICK = Options(quick=True, repeats=1, seeds=1, time_limit=60)
 
 
-class First(Benchmark):
+class First(Study):
     """The first cell of another benchmark."""
 
-    def __init__(self, benchmark: Benchmark) -> None:
+    def __init__(self, benchmark: Study) -> None:
         self.inner = benchmark
         for name in ("name", "summary", "how", "setting_columns", "figures"):
             setattr(self, name, getattr(benchmark, name))
@@ -41,7 +40,7 @@ class First(Benchmark):
         return self.inner.report(rows)
 
 
-class Toy(Benchmark):
+class Toy(Study):
     """Counts what is measured; fails, skips and is interrupted on demand."""
 
     name = "toy"
@@ -97,7 +96,7 @@ def test_first_quick_cell_is_measured_and_reported(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS.values(), ids=BENCHMARKS)
-def test_cells_are_distinct_and_have_the_columns_stated(benchmark: Benchmark) -> None:
+def test_cells_are_distinct_and_have_the_columns_stated(benchmark: Study) -> None:
     for options in (QUICK, Options()):
         cells = benchmark.cells(options)
         assert len({cell.key for cell in cells}) == len(cells) > 0
@@ -106,7 +105,7 @@ def test_cells_are_distinct_and_have_the_columns_stated(benchmark: Benchmark) ->
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS.values(), ids=BENCHMARKS)
 @pytest.mark.parametrize("note", ["", "failed: ValueError: no", "skipped: no", "time limit of 1 s"])
-def test_reports_of_any_outcome(benchmark: Benchmark, note: str) -> None:
+def test_reports_of_any_outcome(benchmark: Study, note: str) -> None:
     """Full sweeps that all went well, failed, were skipped or ran out of time; and a first row alone."""
     figures = dict.fromkeys(benchmark.figures, math.nan if note else 1.0)
     measured = Measurement(note=note, figures=figures)

@@ -176,6 +176,31 @@ def test_energy_is_that_of_the_iterate():
         assert np.isclose(seen[k], x @ A @ x, rtol=1e-6)
 
 
+@pytest.mark.parametrize("tol", [0.3, 1e-2, 1e-4])
+def test_steps_at_which_the_measure_is_not_evaluated_cost_little(tol):
+    # A measure relative to the solution is infinite at first and shrinks faster than the residual.
+    A = spd(400, 1e4)
+    b = np.random.default_rng(4).standard_normal((1, 400))
+    exact = np.linalg.solve(A, b[0])
+    evaluations = []
+
+    def relative_to_solution(progress):
+        evaluations.append(1)
+        r = progress.residual
+        left = np.einsum("ij,ij->i", r, np.linalg.solve(A, r.T).T)
+        return np.where(progress.energy > 0, np.sqrt(left / np.maximum(progress.energy, 1e-300)), np.inf)
+
+    result = solve(apply(A), b, tol=tol, max_iter=4000, measure=relative_to_solution)
+    assert result.converged.all()
+    errors = []
+    for k in range(1, int(result.iterations[0])):
+        x = solve(apply(A), b, tol=0.0, max_iter=k).x[0]
+        errors.append(float(np.sqrt((x - exact) @ A @ (x - exact) / (x @ A @ x))))
+    first = 1 + next((k for k, error in enumerate(errors) if error <= tol), len(errors))
+    assert result.iterations[0] - first <= 4
+    assert len(evaluations) < 0.7 * result.iterations[0] or result.iterations[0] < 20
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     n=st.integers(1, 25),

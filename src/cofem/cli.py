@@ -105,8 +105,8 @@ def bench(
 
     Example: cofem bench dct-time memory --quick
     """
-    from cofem.experiments.bench.base import Options
     from cofem.experiments.bench.command import list_benchmarks, run_command
+    from cofem.experiments.study.base import Options
 
     if list_names:
         list_benchmarks()

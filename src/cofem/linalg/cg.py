@@ -19,6 +19,8 @@ LONG_ROW = 2**12
 BLOCK = 2**14
 #: The measure is not evaluated while the residual says that it is still this many times its tolerance.
 FAR = 3.0
+#: But it is evaluated every so many steps at the least.
+LOOK_EVERY = 4
 
 
 @dataclass(frozen=True)
@@ -200,11 +202,12 @@ def conjugate_gradients(
     columns = np.arange(n_columns)
     energy = np.zeros(n_columns)
 
-    # The measure in units of sqrt(rz), which changes little from step to step; unknown at first.
+    # The measure in units of sqrt(rz) changes little from step to step, but for the first few.
     ratio = np.zeros(n_columns)
     for step in range(max_iter + 1):
         now = ratio * np.sqrt(rz)
-        if not (now > FAR * tolerance[columns]).all() or step == max_iter:
+        far = np.isfinite(now) & (now > FAR * tolerance[columns])
+        if not far.all() or step % LOOK_EVERY == 0 or step == max_iter:
             now = measure(Progress(r, energy, columns))
             ratio = now / np.sqrt(rz)
         # A zero residual is the exact answer whatever the measure thinks (zero b, exact x0).

@@ -16,11 +16,11 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from cofem.experiments.bench.base import Benchmark, Options
 from cofem.experiments.bench.registry import BENCHMARKS, get_benchmarks
 from cofem.experiments.bench.report import write_reports
-from cofem.experiments.bench.results import Cell, Row
-from cofem.experiments.bench.runner import Run
+from cofem.experiments.study.base import Options, Study
+from cofem.experiments.study.results import Cell, Row
+from cofem.experiments.study.runner import Run
 
 
 def list_benchmarks() -> None:
@@ -62,10 +62,10 @@ def _run_with_bar(run: Run, console: Console) -> None:
     with Progress(*columns, console=console, speed_estimate_period=1e9) as bar:
         task = bar.add_task("", total=run.n_cells)
 
-        def before(benchmark: Benchmark, cell: Cell) -> None:
+        def before(benchmark: Study, cell: Cell) -> None:
             bar.update(task, description=f"{benchmark.name}: {cell}")
 
-        def after(benchmark: Benchmark, row: Row) -> None:
+        def after(benchmark: Study, row: Row) -> None:
             if not row.measurement.reached:
                 bar.console.print(f"{benchmark.name}: {row}")
             bar.advance(task)

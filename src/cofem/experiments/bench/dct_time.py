@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from cofem.experiments import problems
-from cofem.experiments.bench.base import (
-    Benchmark,
+from cofem.experiments.study.base import (
     Options,
     Report,
+    Study,
     Table,
     at_least,
     grid,
@@ -17,10 +17,10 @@ from cofem.experiments.bench.base import (
     seconds,
     sizes,
 )
-from cofem.experiments.bench.measure import timed_fit
-from cofem.experiments.bench.methods import METHODS
-from cofem.experiments.bench.plot import Plot
-from cofem.experiments.bench.results import Cell, Measurement, Rows, paired_ratio
+from cofem.experiments.study.measure import timed_fit
+from cofem.experiments.study.methods import METHODS
+from cofem.experiments.study.plot import Plot
+from cofem.experiments.study.results import Cell, Measurement, Rows, paired_ratio
 
 #: NRMSE in percent that counts as recovered.
 TARGET = 2.0
@@ -34,7 +34,7 @@ def recover(D: int, method: str, seed: int, time_limit: float, dtype: type = np.
     )
 
 
-class DCTTime(Benchmark):
+class DCTTime(Study):
     """Time to 2 % on the DCT problem, default against paper."""
 
     name = "dct-time"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 from cofem.experiments import problems
-from cofem.experiments.bench.base import (
-    Benchmark,
+from cofem.experiments.bench.dct_time import time_plot
+from cofem.experiments.study.base import (
     Options,
     Report,
     Skipped,
+    Study,
     Table,
     at_least,
     grid,
@@ -18,10 +19,9 @@ from cofem.experiments.bench.base import (
     seconds,
     sizes,
 )
-from cofem.experiments.bench.dct_time import time_plot
-from cofem.experiments.bench.measure import TIME_LIMIT, timed_fit
-from cofem.experiments.bench.methods import METHODS
-from cofem.experiments.bench.results import Cell, Measurement, Ratio, Rows, paired_ratio
+from cofem.experiments.study.measure import TIME_LIMIT, timed_fit
+from cofem.experiments.study.methods import METHODS
+from cofem.experiments.study.results import Cell, Measurement, Ratio, Rows, paired_ratio
 
 #: Label of the run of exact EM to its end, whose error sets the target of the others.
 REFERENCE = "irls to its end"
@@ -31,7 +31,7 @@ SLACK = 1.1
 NOISE = 0.05
 
 
-class DenseTime(Benchmark):
+class DenseTime(Study):
     """Time to 1.1 times the final error of exact EM."""
 
     name = "dense-time"

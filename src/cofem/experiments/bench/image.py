@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from cofem.experiments.bench.base import Benchmark, Options, Report, Table, at_most, grid, number, seconds
-from cofem.experiments.bench.fresh import MEMORY_FIGURES, Request, fit_in_fresh_process
-from cofem.experiments.bench.results import Cell, Measurement, Rows
+from cofem.experiments.study.base import Options, Report, Study, Table, at_most, grid, number, seconds
+from cofem.experiments.study.fresh import MEMORY_FIGURES, Request, fit_in_fresh_process
+from cofem.experiments.study.results import Cell, Measurement, Rows
 
 
-class Image(Benchmark):
+class Image(Study):
     """A fit with the 2-D DCT, in a fresh process."""
 
     name = "image"

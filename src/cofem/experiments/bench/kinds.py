@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from cofem.experiments.bench.base import Benchmark, Options, Report, Table, at_most, grid, number
-from cofem.experiments.bench.measure import timed_fit
-from cofem.experiments.bench.methods import METHODS
-from cofem.experiments.bench.plot import Plot
-from cofem.experiments.bench.results import Cell, Measurement, Rows, Value
 from cofem.experiments.problems import KINDS
+from cofem.experiments.study.base import Options, Report, Study, Table, at_most, grid, number
+from cofem.experiments.study.measure import timed_fit
+from cofem.experiments.study.methods import METHODS
+from cofem.experiments.study.plot import Plot
+from cofem.experiments.study.results import Cell, Measurement, Rows, Value
 
 #: The default's error over the better of the others'.
 SLACK = 1.05
@@ -17,7 +17,7 @@ SLACK = 1.05
 STEPS = {"default": 200, "paper": 50, "exact EM": 200}
 
 
-class Kinds(Benchmark):
+class Kinds(Study):
     """Final error by kind of dictionary."""
 
     name = "kinds"

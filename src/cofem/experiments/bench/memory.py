@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from cofem.experiments.bench.base import (
-    Benchmark,
+from cofem.experiments.study.base import (
     Options,
     Report,
+    Study,
     Table,
     at_most,
     grid,
@@ -15,14 +15,14 @@ from cofem.experiments.bench.base import (
     power,
     sizes,
 )
-from cofem.experiments.bench.fresh import MEMORY_FIGURES, Request, fit_in_fresh_process
-from cofem.experiments.bench.results import Cell, Measurement, Rows
+from cofem.experiments.study.fresh import MEMORY_FIGURES, Request, fit_in_fresh_process
+from cofem.experiments.study.results import Cell, Measurement, Rows
 
 #: Bytes of a number in float32.
 ITEM = 4
 
 
-class Memory(Benchmark):
+class Memory(Study):
     """Peak memory of a fit, in fresh processes."""
 
     name = "memory"

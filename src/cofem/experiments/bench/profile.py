@@ -9,10 +9,10 @@ import pstats
 import numpy as np
 
 from cofem.experiments import problems
-from cofem.experiments.bench.base import (
-    Benchmark,
+from cofem.experiments.study.base import (
     Options,
     Report,
+    Study,
     Table,
     at_least,
     grid,
@@ -21,13 +21,13 @@ from cofem.experiments.bench.base import (
     seconds,
     sizes,
 )
-from cofem.experiments.bench.measure import timed_fit, warm_up
-from cofem.experiments.bench.methods import METHODS
-from cofem.experiments.bench.results import Cell, Measurement, Rows
+from cofem.experiments.study.measure import timed_fit, warm_up
+from cofem.experiments.study.methods import METHODS
+from cofem.experiments.study.results import Cell, Measurement, Rows
 from cofem.inference.problem import Meter
 
 
-class Profile(Benchmark):
+class Profile(Study):
     """Share of a run inside operator applications."""
 
     name = "profile"

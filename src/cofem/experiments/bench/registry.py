@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cofem.experiments.bench.base import Benchmark
 from cofem.experiments.bench.dct_time import DCTTime
 from cofem.experiments.bench.dense_time import DenseTime
 from cofem.experiments.bench.image import Image
@@ -14,8 +13,9 @@ from cofem.experiments.bench.profile import Profile
 from cofem.experiments.bench.scaling import Scaling
 from cofem.experiments.bench.spgl1 import SPGL1
 from cofem.experiments.bench.success import Success
+from cofem.experiments.study.base import Study
 
-BENCHMARKS: dict[str, Benchmark] = {
+BENCHMARKS: dict[str, Study] = {
     benchmark.name: benchmark
     for benchmark in (
         DCTTime(),
@@ -31,7 +31,7 @@ BENCHMARKS: dict[str, Benchmark] = {
 }
 
 
-def get_benchmarks(names: Sequence[str]) -> list[Benchmark]:
+def get_benchmarks(names: Sequence[str]) -> list[Study]:
     """Return benchmarks by name, or all if none is named."""
     unknown = [name for name in names if name not in BENCHMARKS]
     if unknown:

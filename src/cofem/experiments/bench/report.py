@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from cofem.experiments.bench.base import Benchmark, Report
-from cofem.experiments.bench.machine import known_machines
-from cofem.experiments.bench.methods import MEANINGS
-from cofem.experiments.bench.plot import draw
-from cofem.experiments.bench.results import ResultFile, Rows, is_quick
+from cofem.experiments.study.base import Report, Study, open_results, result_path
+from cofem.experiments.study.machine import known_machines
+from cofem.experiments.study.methods import MEANINGS
+from cofem.experiments.study.plot import draw
+from cofem.experiments.study.results import Rows, is_quick
 
 _QUICK = "**Quick run**: a shortened sweep for a first look. The targets are about the full one."
 
@@ -30,7 +30,7 @@ _CHECKS = ("target", "wanted", "measured", "")
 class Part(NamedTuple):
     """What the joint report needs of one benchmark."""
 
-    benchmark: Benchmark
+    benchmark: Study
     report: Report
     body: str
     quick: bool
@@ -50,7 +50,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-def write_reports(benchmarks: Iterable[Benchmark], folder: Path) -> list[Path]:
+def write_reports(benchmarks: Iterable[Study], folder: Path) -> list[Path]:
     """Write the report of every benchmark that has results in `folder`, and the one that joins them.
 
     Returns
@@ -82,18 +82,7 @@ def write_reports(benchmarks: Iterable[Benchmark], folder: Path) -> list[Path]:
     return [*written, readme]
 
 
-def result_path(benchmark: Benchmark, folder: Path) -> Path:
-    """Return where the results of a benchmark are kept."""
-    return folder / f"{benchmark.name}.csv"
-
-
-def open_results(benchmark: Benchmark, folder: Path, quick: bool) -> ResultFile:
-    """Return the result file of a benchmark; it need not exist yet."""
-    path = result_path(benchmark, folder)
-    return ResultFile(path, benchmark.name, benchmark.setting_columns, benchmark.figures, quick)
-
-
-def _body(benchmark: Benchmark, report: Report, rows: Rows, has_plot: bool) -> str:
+def _body(benchmark: Study, report: Report, rows: Rows, has_plot: bool) -> str:
     """Return tables, plot and remarks of a benchmark."""
     parts: list[str] = []
     for table in report.tables:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
-from cofem.experiments.bench.base import (
-    Benchmark,
+from cofem.experiments.bench.dct_time import recover, time_plot
+from cofem.experiments.study.base import (
     Options,
     Report,
+    Study,
     Table,
     at_most,
     grid,
@@ -16,14 +17,13 @@ from cofem.experiments.bench.base import (
     seconds,
     sizes,
 )
-from cofem.experiments.bench.dct_time import recover, time_plot
-from cofem.experiments.bench.results import Cell, Measurement, Rows
+from cofem.experiments.study.results import Cell, Measurement, Rows
 
 #: Largest growth of the time when D doubles.
 GROWTH = 2.4
 
 
-class Scaling(Benchmark):
+class Scaling(Study):
     """Time of a default fit as D doubles."""
 
     name = "scaling"

@@ -10,12 +10,14 @@ import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
 from cofem.experiments import problems
-from cofem.experiments.bench.base import (
-    Benchmark,
+from cofem.experiments.bench.dct_time import time_plot
+from cofem.experiments.bench.dense_time import reference_error
+from cofem.experiments.study.base import (
     Check,
     Options,
     Report,
     Skipped,
+    Study,
     Table,
     at_least,
     at_most,
@@ -24,11 +26,9 @@ from cofem.experiments.bench.base import (
     power,
     seconds,
 )
-from cofem.experiments.bench.dct_time import time_plot
-from cofem.experiments.bench.dense_time import reference_error
-from cofem.experiments.bench.measure import TIME_LIMIT, timed_fit
-from cofem.experiments.bench.methods import METHODS
-from cofem.experiments.bench.results import Cell, Measurement, Rows, Value, paired_ratio
+from cofem.experiments.study.measure import TIME_LIMIT, timed_fit
+from cofem.experiments.study.methods import METHODS
+from cofem.experiments.study.results import Cell, Measurement, Rows, Value, paired_ratio
 
 SPARSE, DENSER = 0.04, 0.1
 TO_ITS_ERROR = "default to SPGL1's error"
@@ -37,7 +37,7 @@ ITERATIONS = 10_000
 FOUND = (1, 2, 3, 4)
 
 
-class SPGL1(Benchmark):
+class SPGL1(Study):
     """Time and error against SPGL1."""
 
     name = "spgl1"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 from cofem.experiments import problems
-from cofem.experiments.bench.base import Benchmark, Options, Report, Table, at_least, grid, number
-from cofem.experiments.bench.measure import timed_fit
-from cofem.experiments.bench.methods import METHODS
-from cofem.experiments.bench.plot import Plot
-from cofem.experiments.bench.results import Cell, Measurement, Rows, Value
+from cofem.experiments.study.base import Options, Report, Study, Table, at_least, grid, number
+from cofem.experiments.study.measure import timed_fit
+from cofem.experiments.study.methods import METHODS
+from cofem.experiments.study.plot import Plot
+from cofem.experiments.study.results import Cell, Measurement, Rows, Value
 
 #: NRMSE in percent below which a signal counts as recovered.
 RECOVERED = 2.0
@@ -21,7 +21,7 @@ STEPS: dict[str, tuple[int | None, float | None]] = {
 }
 
 
-class Success(Benchmark):
+class Success(Study):
     """Share of problems recovered."""
 
     name = "success"

@@ -1,4 +1,4 @@
-"""What a benchmark is: cells to measure, how to measure one, and what the results say."""
+"""What a study is: cells to measure, how to measure one, and what the results say."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar
 
-from cofem.experiments.bench.plot import Plot
-from cofem.experiments.bench.results import Cell, Measurement, Rows, Value
+from cofem.experiments.study.plot import Plot
+from cofem.experiments.study.results import Cell, Measurement, ResultFile, Rows, Value
 
 
 class Skipped(Exception):
@@ -72,7 +73,7 @@ class Report:
     remarks: Sequence[str] = field(default=())
 
 
-class Benchmark(ABC):
+class Study(ABC):
     """A benchmark; one module and one row in the registry each."""
 
     name: ClassVar[str]
@@ -96,6 +97,17 @@ class Benchmark(ABC):
     @abstractmethod
     def report(self, rows: Rows) -> Report:
         """Say what the rows mean. They may be incomplete."""
+
+
+def result_path(study: Study, folder: Path) -> Path:
+    """Return where the results of a study are kept."""
+    return folder / f"{study.name}.csv"
+
+
+def open_results(study: Study, folder: Path, quick: bool) -> ResultFile:
+    """Return the result file of a study; it need not exist yet."""
+    path = result_path(study, folder)
+    return ResultFile(path, study.name, study.setting_columns, study.figures, quick)
 
 
 def grid(settings: Iterable[Mapping[str, Value]], methods: Iterable[str], seeds: int) -> list[Cell]:

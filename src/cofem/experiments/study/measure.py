@@ -10,8 +10,8 @@ from typing import Any
 
 import cofem
 from cofem.experiments import problems
-from cofem.experiments.bench.results import Measurement
 from cofem.experiments.problems import Case
+from cofem.experiments.study.results import Measurement
 from cofem.inference.loop import Snapshot
 
 #: How the note of a cell begins that exceeded the time limit.

@@ -1,6 +1,6 @@
 """The memory of a fit, in a process of its own so that nothing else counts.
 
-``python -m cofem.experiments.bench.fresh`` reads a request as JSON from its input, fits, and writes what
+``python -m cofem.experiments.study.fresh`` reads a request as JSON from its input, fits, and writes what
 it measured as JSON to its output; `fit_in_fresh_process` is the other end.
 """
 
@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from cofem.experiments import problems
-from cofem.experiments.bench.measure import timed_fit, warm_up
-from cofem.experiments.bench.methods import METHODS
-from cofem.experiments.bench.results import Measurement
+from cofem.experiments.study.measure import timed_fit, warm_up
+from cofem.experiments.study.methods import METHODS
+from cofem.experiments.study.results import Measurement
 
 #: Columns that a fit in a fresh process adds: memory before the fit, and what the fit added at its peak.
 MEMORY_FIGURES = ("before_mb", "added_mb", "traced_mb")
@@ -60,7 +60,7 @@ class Request:
 def fit_in_fresh_process(request: Request) -> Measurement:
     """Run a request in a new Python process and return what it measured."""
     done = subprocess.run(
-        [sys.executable, "-m", "cofem.experiments.bench.fresh"],
+        [sys.executable, "-m", "cofem.experiments.study.fresh"],
         input=json.dumps(asdict(request)),
         capture_output=True,
         text=True,

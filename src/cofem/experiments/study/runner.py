@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cofem.experiments.bench.base import Benchmark, Options, Skipped
-from cofem.experiments.bench.machine import forget_machines, remember_machine
-from cofem.experiments.bench.report import open_results, result_path
-from cofem.experiments.bench.results import FAILED, SKIPPED, Cell, Measurement, ResultFile, Row, is_quick
+from cofem.experiments.study.base import Options, Skipped, Study, open_results, result_path
+from cofem.experiments.study.machine import forget_machines, remember_machine
+from cofem.experiments.study.results import FAILED, SKIPPED, Cell, Measurement, ResultFile, Row, is_quick
 
 #: Called with a cell before it is measured and, with its row, after.
-Before = Callable[[Benchmark, Cell], None]
-After = Callable[[Benchmark, Row], None]
+Before = Callable[[Study, Cell], None]
+After = Callable[[Study, Row], None]
 
 
 class Run:
@@ -20,7 +19,7 @@ class Run:
 
     Parameters
     ----------
-    benchmarks : sequence of Benchmark
+    benchmarks : sequence of Study
         What to run.
     folder : Path
         Where the results go.
@@ -31,12 +30,12 @@ class Run:
     """
 
     def __init__(
-        self, benchmarks: Sequence[Benchmark], folder: Path, options: Options, resume: bool = False
+        self, benchmarks: Sequence[Study], folder: Path, options: Options, resume: bool = False
     ) -> None:
         self.options = options
         self.folder = folder
         self.resume = resume
-        self._plan: list[tuple[Benchmark, list[Cell]]] = []
+        self._plan: list[tuple[Study, list[Cell]]] = []
         for benchmark in benchmarks:
             path = result_path(benchmark, folder)
             if path.exists() and is_quick(path) != options.quick:
@@ -70,7 +69,7 @@ class Run:
                 if after:
                     after(benchmark, row)
 
-    def _set_aside(self, benchmark: Benchmark) -> None:
+    def _set_aside(self, benchmark: Study) -> None:
         """Keep the results of an earlier run as ``<name>.previous.csv``."""
         path = result_path(benchmark, self.folder)
         if path.exists():
@@ -78,7 +77,7 @@ class Run:
         forget_machines(self.folder, benchmark.name)
 
 
-def _measure(benchmark: Benchmark, cell: Cell, options: Options, results: ResultFile) -> Measurement:
+def _measure(benchmark: Study, cell: Cell, options: Options, results: ResultFile) -> Measurement:
     try:
         return benchmark.measure(cell, options, results.rows)
     except Skipped as reason:

@@ -1,0 +1,1 @@
+"""What benchmarks and reproductions share: cells to measure, how, where results are kept, and plots."""
