@@ -198,7 +198,8 @@ def test_steps_at_which_the_measure_is_not_evaluated_cost_little(tol):
         errors.append(float(np.sqrt((x - exact) @ A @ (x - exact) / (x @ A @ x))))
     first = 1 + next((k for k, error in enumerate(errors) if error <= tol), len(errors))
     assert result.iterations[0] - first <= 4
-    assert len(evaluations) < 0.7 * result.iterations[0] or result.iterations[0] < 20
+    if tol < 0.1:  # with a loose tolerance, every step may be the last
+        assert len(evaluations) < 0.7 * result.iterations[0]
 
 
 @settings(max_examples=40, deadline=None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -23,58 +23,83 @@ def main() -> None:
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder the figure is written to.")] = Path("out"),
-    size: Annotated[int, typer.Option(min=256, help="Number D of coefficients.")] = 2**18,
-    seed: Annotated[int, typer.Option(help="Seed of the signal and of the fit.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the pixels that are seen, and of the fit.")] = 0,
 ) -> None:
-    """Recover a sparse signal from a quarter of its samples, and say how surely.
+    """Recover a photograph from a quarter of its pixels, with a map of how sure each pixel is.
 
     Example: cofem demo --out out
     """
-    # Heavy imports happen where they are used, to keep `cofem --help` quick.
-    import numpy as np
-    from rich.console import Console
-    from rich.table import Table
+    from cofem.demo import run_demo
 
-    import cofem
-    from cofem.operators import DCT, Mask
-    from cofem.plotting import plot_recovery
+    run_demo(out, seed)
 
-    console = Console()
-    rng = np.random.default_rng(seed)
-    n_rows, n_spikes, noise_std = size // 4, size // 25, 0.005
-    truth = np.zeros(size, np.float32)
-    truth[rng.choice(size, n_spikes, replace=False)] = rng.standard_normal(n_spikes)
-    Phi = Mask(np.sort(rng.choice(size, n_rows, replace=False)), size) @ DCT(size).T
-    y = (Phi @ truth + noise_std * rng.standard_normal(n_rows)).astype(np.float32)
-    console.print(
-        f"A signal of {size:,} samples whose DCT has {n_spikes:,} non-zero coefficients; "
-        f"{n_rows:,} samples are seen, with noise of standard deviation {noise_std}."
-    )
 
-    start = time.perf_counter()
-    post = cofem.fit(Phi, y, noise_std=noise_std, rng=seed, progress=True)
-    seconds = time.perf_counter() - start
+@app.command()
+def recover(
+    data: Annotated[str, typer.Option(help="File with the data y: .npy, .npz (or .npz:name), .csv.")],
+    operator: Annotated[
+        str, typer.Option(help='The dictionary, e.g. "mask(rows.npy) @ idct(262144)"; names in the docs.')
+    ],
+    noise_std: Annotated[float, typer.Option(help="Standard deviation of the noise.")],
+    out: Annotated[Path, typer.Option(help="Where the posterior is written (.npz).")] = Path("result.npz"),
+    plot: Annotated[Path | None, typer.Option(help="Where a figure is written, if wanted.")] = None,
+    method: Annotated[str, typer.Option(help="Method: auto, cofem, em, irls, amp, vi or seq.")] = "auto",
+    max_iter: Annotated[int | None, typer.Option(help="Outer steps at the most.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the fit.")] = 0,
+) -> None:
+    """Recover sparse coefficients from your own data.
 
-    lower, upper = post.credible_interval(0.95)
-    found, real = post.support(), np.flatnonzero(truth)
-    covered = np.mean((lower <= truth)[real] & (truth <= upper)[real])
-    table = Table(show_header=False)
-    for label, value in [
-        ("method", f"{post.method}, {post.n_iter} steps, {seconds:.1f} s"),
-        ("relative error (NRMSE)", f"{np.linalg.norm(post.mean - truth) / np.linalg.norm(truth):.2%}"),
-        ("coefficients in the support", f"{found.size:,}"),
-        ("of these truly non-zero", f"{np.isin(found, real).mean():.2%}"),
-        ("median standard deviation there", f"{np.median(post.std[found]):.4f}"),
-        ("true non-zeros inside their 95 % interval", f"{covered:.1%}"),
-        ("ended", post.status.code.value),
-    ]:
-        table.add_row(label, value)
-    console.print(table)
+    Example: cofem recover --data y.npy --operator "mask(rows.npy) @ idct(262144)" --noise-std 0.01
+    """
+    from cofem.recover import recover_file
 
-    out.mkdir(parents=True, exist_ok=True)
-    figure = out / "demo.png"
-    plot_recovery(post, truth, figure)
-    console.print(f"Figure written to {figure}")
+    try:
+        recover_file(data, operator, noise_std, out, plot, method=method, max_iter=max_iter, seed=seed)
+    except (ValueError, TypeError, FloatingPointError, OSError) as error:
+        typer.echo(f"cofem recover: {' '.join(str(error).split())}", err=True)
+        raise typer.Exit(2) from error
+
+
+class Scale(StrEnum):
+    """How much of an experiment to run."""
+
+    quick = "quick"
+    paper = "paper"
+
+
+@app.command()
+def reproduce(
+    experiment: Annotated[str, typer.Argument(help="a, b, c, d, e, f, table, or all.")],
+    scale: Annotated[
+        Scale, typer.Option(help="Smaller sizes for a first look, or the paper's.")
+    ] = Scale.quick,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the results: reproduction/<scale>.", show_default=False)
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first repetition.")] = 0,
+    repeats: Annotated[int | None, typer.Option(min=1, help="Repetitions, in place of the paper's.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Measure only what is not there yet.")] = False,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(min=0, help="Seconds after which a fit is stopped: 600, or 30 if quick."),
+    ] = None,
+) -> None:
+    """Run the experiments of the paper: figures, tables, and one page that says which claims hold.
+
+    Every measurement is on disk as soon as it is done: stop with Ctrl-C, go on with --resume.
+
+    Example: cofem reproduce all --scale quick --out reproduction/quick
+    """
+    from cofem.experiments.reproduce.command import reproduce as run
+    from cofem.experiments.study.base import Options
+
+    quick = scale is Scale.quick
+    limit = time_limit if time_limit is not None else (30.0 if quick else 600.0)
+    options = Options(quick, seeds=repeats, time_limit=limit, first_seed=seed)
+    try:
+        run(experiment, out or Path("reproduction") / scale.value, options, resume=resume)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 @app.command()

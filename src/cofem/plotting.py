@@ -1,13 +1,317 @@
-"""Figures of a fit. matplotlib is imported only when one is drawn."""
+"""Figures of a fit, as displays: ``CoefficientsDisplay.from_posterior(post)`` and the like.
+
+Each display takes an ``ax`` to draw into, or makes a figure of its own, and keeps both as ``ax_`` and
+``figure_``. matplotlib is imported only when something is drawn.
+"""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from cofem.operators import as_operator
 from cofem.posterior import Posterior
+
+# Okabe and Ito's blue and vermilion, which people with any kind of colour vision tell apart.
+BLUE, RED = "#0072B2", "#D55E00"
+
+
+def _axes(ax: Any, figsize: tuple[float, float] = (6, 4)) -> Any:
+    """Return the axes to draw into; new ones lie in a figure of their own."""
+    if ax is not None:
+        return ax
+    # The figure is made without pyplot, so that no global state or screen is touched.
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=figsize, layout="constrained").subplots()
+
+
+@dataclass
+class _Display:
+    figure_: Any = field(default=None, init=False, repr=False)
+    ax_: Any = field(default=None, init=False, repr=False)
+
+    def _start(self, ax: Any) -> Any:
+        self.ax_ = _axes(ax)
+        self.figure_ = self.ax_.figure
+        return self.ax_
+
+    def save(self, path: str | os.PathLike[str], dpi: int = 150) -> None:
+        """Write the figure; the suffix decides the format."""
+        self.figure_.savefig(path, dpi=dpi)
+
+
+@dataclass
+class CoefficientsDisplay(_Display):
+    """Coefficients with their credible intervals.
+
+    Parameters
+    ----------
+    indices : ndarray of int
+        Which coefficients are shown.
+    mean, lower, upper : ndarray
+        Their means and the bounds of their intervals.
+    level : float
+        Probability of the intervals.
+    truth : ndarray or None
+        Their true values, if known.
+    """
+
+    indices: np.ndarray
+    mean: np.ndarray
+    lower: np.ndarray
+    upper: np.ndarray
+    level: float
+    truth: np.ndarray | None = None
+
+    @classmethod
+    def from_posterior(
+        cls,
+        post: Posterior,
+        *,
+        indices: Any = None,
+        truth: np.ndarray | None = None,
+        level: float = 0.95,
+        ax: Any = None,
+    ) -> CoefficientsDisplay:
+        """Draw coefficients of a fit.
+
+        Parameters
+        ----------
+        post : Posterior
+            The fit.
+        indices : array_like of int, optional
+            Which coefficients; by default up to 60 of the support, those around its middle.
+        truth : ndarray of shape (D,), optional
+            The coefficients that made the data.
+        level : float
+            Probability of the intervals.
+        ax : matplotlib axes, optional
+            Where to draw.
+
+        Examples
+        --------
+        >>> import numpy as np, cofem
+        >>> post = cofem.fit(np.eye(3), np.array([1.0, 0.0, 0.0]), noise_std=0.1)
+        >>> display = CoefficientsDisplay.from_posterior(post, indices=[0, 1])
+        >>> display.indices.tolist()
+        [0, 1]
+        """
+        if indices is None:
+            support = post.support()
+            support = support if support.size else np.arange(post.mean.size)
+            middle = support.size // 2
+            indices = support[max(0, middle - 30) : middle + 30]
+        chosen = np.atleast_1d(np.asarray(indices))
+        lower, upper = post.credible_interval(level)
+        display = cls(
+            chosen,
+            np.real(post.mean[chosen]),
+            np.real(lower[chosen]),
+            np.real(upper[chosen]),
+            level,
+            None if truth is None else np.real(np.asarray(truth)[chosen]),
+        )
+        return display.plot(ax)
+
+    def plot(self, ax: Any = None) -> CoefficientsDisplay:
+        """Draw."""
+        ax = self._start(ax)
+        if self.truth is not None:
+            ax.vlines(self.indices, 0, self.truth, color="0.75", lw=3, label="truth")
+        ax.errorbar(
+            self.indices,
+            self.mean,
+            yerr=np.stack([self.mean - self.lower, self.upper - self.mean]).clip(0),
+            fmt="o",
+            ms=3,
+            lw=1,
+            capsize=2,
+            color=BLUE,
+            label=f"mean, {self.level:.0%} interval",
+        )
+        ax.axhline(0, color="0.5", lw=0.5)
+        ax.set(xlabel="coefficient", ylabel="value", title=f"{self.indices.size} coefficients")
+        ax.ticklabel_format(axis="x", useOffset=False)
+        ax.legend(frameon=False)
+        return self
+
+
+@dataclass
+class RecoveryDisplay(_Display):
+    """Posterior means against the known truth.
+
+    Parameters
+    ----------
+    truth, mean : ndarray of shape (D,)
+        What was and what was found.
+    """
+
+    truth: np.ndarray
+    mean: np.ndarray
+
+    @classmethod
+    def from_posterior(cls, post: Posterior, truth: np.ndarray, *, ax: Any = None) -> RecoveryDisplay:
+        """Draw the means of a fit against the truth, shape (D,).
+
+        Examples
+        --------
+        >>> import numpy as np, cofem
+        >>> truth = np.array([1.0, 0.0, 0.0])
+        >>> post = cofem.fit(np.eye(3), truth, noise_std=0.1)
+        >>> RecoveryDisplay.from_posterior(post, truth).nrmse < 0.1
+        True
+        """
+        return cls(np.real(np.asarray(truth)), np.real(post.mean)).plot(ax)
+
+    @property
+    def nrmse(self) -> float:
+        """``||mean - truth|| / ||truth||``."""
+        return float(np.linalg.norm(self.mean - self.truth) / np.linalg.norm(self.truth))
+
+    def plot(self, ax: Any = None) -> RecoveryDisplay:
+        """Draw."""
+        ax = self._start(ax)
+        limit = 1.05 * max(np.abs(self.truth).max(), np.abs(self.mean).max()) or 1.0
+        ax.plot([-limit, limit], [-limit, limit], color="0.6", lw=1)
+        ax.plot(self.truth, self.mean, ".", ms=2, color=BLUE, rasterized=True)
+        ax.set(xlabel="truth", ylabel="posterior mean", title=f"NRMSE {self.nrmse:.2%}", aspect="equal")
+        return self
+
+
+@dataclass
+class ConvergenceDisplay(_Display):
+    """Change of the mean over the outer steps.
+
+    Parameters
+    ----------
+    iteration, change : ndarray
+        Steps and the relative change of the mean in each.
+    method : str
+        Name of the method.
+    """
+
+    iteration: np.ndarray
+    change: np.ndarray
+    method: str
+
+    @classmethod
+    def from_posterior(cls, post: Posterior, *, ax: Any = None) -> ConvergenceDisplay:
+        """Draw the convergence of a fit.
+
+        Examples
+        --------
+        >>> import numpy as np, cofem
+        >>> post = cofem.fit(np.eye(3), np.array([1.0, 0.0, 0.0]), noise_std=0.1)
+        >>> ConvergenceDisplay.from_posterior(post).method == post.method
+        True
+        """
+        change = post.history["change"]
+        known = np.isfinite(change) & (change > 0)
+        return cls(post.history["iteration"][known], change[known], post.method).plot(ax)
+
+    def plot(self, ax: Any = None) -> ConvergenceDisplay:
+        """Draw."""
+        ax = self._start(ax)
+        if self.iteration.size:
+            ax.semilogy(self.iteration, self.change, color=RED)
+        last = int(self.iteration[-1]) if self.iteration.size else 0
+        ax.set(
+            xlabel="outer step", ylabel="relative change of the mean", title=f"{self.method}, {last} steps"
+        )
+        return self
+
+
+@dataclass
+class ImageDisplay(_Display):
+    """Images side by side: original, input, recovery and a map of standard deviations.
+
+    Parameters
+    ----------
+    panels : dict of str to ndarray
+        Images by title; the one titled `UNCERTAINTY` has a colour scale of its own.
+    """
+
+    panels: dict[str, np.ndarray]
+
+    UNCERTAINTY = "standard deviation"
+
+    @classmethod
+    def from_posterior(
+        cls,
+        post: Posterior,
+        synthesis: Any,
+        shape: tuple[int, int],
+        *,
+        original: np.ndarray | None = None,
+        observed: np.ndarray | None = None,
+        n_samples: int = 16,
+        rng: int | np.random.Generator | None = 0,
+        ax: Any = None,
+    ) -> ImageDisplay:
+        """Draw an image that was recovered as ``synthesis @ coefficients``.
+
+        Parameters
+        ----------
+        post : Posterior
+            The fit.
+        synthesis : operator of shape (height * width, D)
+            From coefficients to pixels.
+        shape : tuple of int
+            Height and width.
+        original, observed : ndarray of that shape, optional
+            The truth, and what was seen of it (NaN where nothing was).
+        n_samples : int
+            Posterior draws that the standard deviations of the pixels are taken from.
+        rng : int or Generator
+            Source of the draws.
+        ax : sequence of matplotlib axes, optional
+            One for each panel.
+
+        Examples
+        --------
+        >>> import numpy as np, cofem
+        >>> from cofem.operators import DCT
+        >>> post = cofem.fit(DCT((4, 4)).T, np.ones(16), noise_std=0.1)
+        >>> display = ImageDisplay.from_posterior(post, DCT((4, 4)).T, (4, 4), n_samples=3)
+        >>> list(display.panels)
+        ['recovery', 'standard deviation']
+        """
+        pixels = as_operator(synthesis)
+        draws = pixels.forward(post.sample(n_samples, rng=rng))
+        panels: dict[str, np.ndarray] = {}
+        if original is not None:
+            panels["original"] = np.asarray(original)
+        if observed is not None:
+            seen = np.isfinite(observed)
+            panels[f"input, {seen.mean():.0%} of the pixels" if not seen.all() else "input"] = observed
+        panels["recovery"] = np.real(pixels.forward(post.mean)).reshape(shape)
+        panels[cls.UNCERTAINTY] = np.std(draws, axis=0, ddof=1).reshape(shape)
+        return cls(panels).plot(ax)
+
+    def plot(self, ax: Any = None) -> ImageDisplay:
+        """Draw."""
+        if ax is None:
+            from matplotlib.figure import Figure
+
+            figure = Figure(figsize=(3.6 * len(self.panels), 3.9), layout="constrained")
+            ax = np.atleast_1d(figure.subplots(1, len(self.panels)))
+        self.ax_ = np.atleast_1d(ax)
+        self.figure_ = self.ax_[0].figure
+        grey = [image for title, image in self.panels.items() if title != self.UNCERTAINTY]
+        low, high = min(map(np.nanmin, grey)), max(map(np.nanmax, grey))
+        for axes, (title, image) in zip(self.ax_, self.panels.items(), strict=True):
+            if title == self.UNCERTAINTY:
+                shown = axes.imshow(image, cmap="magma", vmin=0)
+                self.figure_.colorbar(shown, ax=axes, shrink=0.75)
+            else:
+                axes.set_facecolor("#202020")
+                axes.imshow(image, cmap="gray", vmin=low, vmax=high, interpolation="nearest")
+            axes.set(title=title, xticks=[], yticks=[])
+        return self
 
 
 def plot_recovery(
@@ -24,7 +328,7 @@ def plot_recovery(
     path : path
         Where the figure is written; the suffix decides the format.
     n_shown : int
-        How many coefficients the first panel shows, taken around the middle of the support.
+        How many coefficients the first panel shows, those around the middle.
 
     Examples
     --------
@@ -33,43 +337,35 @@ def plot_recovery(
     >>> post = cofem.fit(np.eye(3), truth, noise_std=0.1)
     >>> plot_recovery(post, truth, os.path.join(tempfile.mkdtemp(), "fit.png"))
     """
-    # The figure is made without pyplot, so that no global state or screen is touched.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13, 4), layout="constrained")
     coefficients, agreement, convergence = figure.subplots(1, 3, width_ratios=(2, 1, 1))
-    _draw_coefficients(coefficients, post, truth, n_shown)
-    _draw_agreement(agreement, post, truth)
-    _draw_convergence(convergence, post)
+    middle = truth.size // 2
+    shown = np.arange(max(0, middle - n_shown // 2), min(truth.size, middle + n_shown // 2))
+    CoefficientsDisplay.from_posterior(post, indices=shown, truth=truth, ax=coefficients)
+    RecoveryDisplay.from_posterior(post, truth, ax=agreement)
+    ConvergenceDisplay.from_posterior(post, ax=convergence)
     figure.savefig(path, dpi=150)
 
 
-def _draw_coefficients(ax: Any, post: Posterior, truth: np.ndarray, n_shown: int) -> None:
-    lower, upper = post.credible_interval(0.95)
-    middle = truth.size // 2
-    shown = np.arange(max(0, middle - n_shown // 2), min(truth.size, middle + n_shown // 2))
-    centre, half = post.mean[shown], (upper - lower)[shown] / 2
-    ax.vlines(shown, 0, truth[shown], color="0.75", lw=3, label="truth")
-    ax.errorbar(
-        shown, centre, yerr=half, fmt="o", ms=3, lw=1, capsize=2, color="#0072B2", label="mean, 95 % interval"
-    )
-    ax.axhline(0, color="0.5", lw=0.5)
-    ax.set(xlabel="coefficient", ylabel="value", title=f"{shown.size} of {truth.size:,} coefficients")
-    ax.ticklabel_format(axis="x", useOffset=False)
-    ax.legend(frameon=False)
+def plot_fit(post: Posterior, path: str | os.PathLike[str]) -> None:
+    """Draw what a fit found when the truth is not known: all means, the support with intervals, convergence.
 
+    Examples
+    --------
+    >>> import numpy as np, cofem, os, tempfile
+    >>> post = cofem.fit(np.eye(3), np.array([1.0, 0.0, 0.0]), noise_std=0.1)
+    >>> plot_fit(post, os.path.join(tempfile.mkdtemp(), "fit.png"))
+    """
+    from matplotlib.figure import Figure
 
-def _draw_agreement(ax: Any, post: Posterior, truth: np.ndarray) -> None:
-    limit = 1.05 * max(np.abs(truth).max(), np.abs(post.mean).max())
-    ax.plot([-limit, limit], [-limit, limit], color="0.6", lw=1)
-    ax.plot(truth, post.mean, ".", ms=2, color="#0072B2", rasterized=True)
-    error = np.linalg.norm(post.mean - truth) / np.linalg.norm(truth)
-    ax.set(xlabel="truth", ylabel="posterior mean", title=f"NRMSE {error:.2%}", aspect="equal")
-
-
-def _draw_convergence(ax: Any, post: Posterior) -> None:
-    change = post.history["change"]
-    known = np.isfinite(change)
-    ax.semilogy(post.history["iteration"][known], change[known], color="#D55E00")
-    ax.set(xlabel="outer step", ylabel="relative change of the mean")
-    ax.set_title(f"{post.method}, {post.n_iter} steps")
+    figure = Figure(figsize=(13, 4), layout="constrained")
+    overview, coefficients, convergence = figure.subplots(1, 3, width_ratios=(1.5, 1.5, 1))
+    overview.plot(np.real(post.mean), ".", ms=2, color=BLUE, rasterized=True)
+    overview.set(xlabel="coefficient", ylabel="posterior mean", title=f"{post.mean.size:,} coefficients")
+    CoefficientsDisplay.from_posterior(post, ax=coefficients)
+    found = post.support().size
+    coefficients.set_title(f"some of the {found:,} in the support" if found else "none in the support")
+    ConvergenceDisplay.from_posterior(post, ax=convergence)
+    figure.savefig(path, dpi=150)

@@ -6,21 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 
 from cofem.experiments.bench.registry import BENCHMARKS, get_benchmarks
 from cofem.experiments.bench.report import write_reports
-from cofem.experiments.study.base import Options, Study
-from cofem.experiments.study.results import Cell, Row
+from cofem.experiments.study.base import Options
 from cofem.experiments.study.runner import Run
+from cofem.experiments.study.screen import run_with_bar
 
 
 def list_benchmarks() -> None:
@@ -40,34 +32,10 @@ def run_command(
     run = None if report_only else Run(benchmarks, folder, options, resume)
     try:
         if run is not None:
-            _run_with_bar(run, console)
+            run_with_bar(run, console)
     except KeyboardInterrupt:
         console.print("Stopped; what was measured is kept. Go on with --resume.")
         raise
     finally:
         files = write_reports(BENCHMARKS.values(), folder)
         console.print(f"{len(files)} files written; {files[-1]} joins them")
-
-
-def _run_with_bar(run: Run, console: Console) -> None:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    # Cells differ in length by orders of magnitude, so the speed is that over the whole run.
-    with Progress(*columns, console=console, speed_estimate_period=1e9) as bar:
-        task = bar.add_task("", total=run.n_cells)
-
-        def before(benchmark: Study, cell: Cell) -> None:
-            bar.update(task, description=f"{benchmark.name}: {cell}")
-
-        def after(benchmark: Study, row: Row) -> None:
-            if not row.measurement.reached:
-                bar.console.print(f"{benchmark.name}: {row}")
-            bar.advance(task)
-
-        run.go(before, after)

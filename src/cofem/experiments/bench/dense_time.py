@@ -18,8 +18,9 @@ from cofem.experiments.study.base import (
     power,
     seconds,
     sizes,
+    skip_if_too_slow,
 )
-from cofem.experiments.study.measure import TIME_LIMIT, timed_fit
+from cofem.experiments.study.measure import timed_fit
 from cofem.experiments.study.methods import METHODS
 from cofem.experiments.study.results import Cell, Measurement, Ratio, Rows, paired_ratio
 
@@ -55,7 +56,7 @@ class DenseTime(Study):
         case = problems.dense(D, seed=seed)
         if cell.method == REFERENCE:
             return timed_fit(case, METHODS["irls"], seed=seed, time_limit=options.time_limit, max_iter=100)
-        _skip_if_too_slow(cell, D, earlier)
+        skip_if_too_slow(cell, earlier)
         target = SLACK * reference_error(earlier.where(REFERENCE, seed, D=D))
         limit = options.time_limit
         return timed_fit(
@@ -91,13 +92,6 @@ def reference_error(reference: Rows) -> float:
     if not reference or not reference[0].measurement.reached:
         raise Skipped("the reference run, which sets the target, did not come to its end")
     return reference[0].measurement.nrmse
-
-
-def _skip_if_too_slow(cell: Cell, D: int, earlier: Rows) -> None:
-    for row in earlier.where(cell.method):
-        smaller = int(row.cell.setting["D"])
-        if smaller < D and row.measurement.note.startswith(TIME_LIMIT):
-            raise Skipped(f"it exceeded the time limit at D = {smaller}")
 
 
 def _smaller(a: Ratio, b: Ratio) -> Ratio:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cofem.experiments.study.base import Report, Study, open_results, result_path
-from cofem.experiments.study.machine import known_machines
+from cofem.experiments.study.machine import machine_texts
 from cofem.experiments.study.methods import MEANINGS
 from cofem.experiments.study.plot import draw
 from cofem.experiments.study.results import Rows, is_quick
@@ -113,7 +113,12 @@ def _joined(parts: dict[str, Part], folder: Path) -> str:
     if not parts:
         return "# Benchmark results\n\nNothing was measured yet: run `cofem bench`.\n"
     quick = any(part.quick for part in parts.values())
-    text = ["# Benchmark results", _QUICK if quick else "", _machine_text(list(parts), folder), _MEASURED]
+    text = [
+        "# Benchmark results",
+        _QUICK if quick else "",
+        "\n".join(f"- {text}." for text in machine_texts(list(parts), folder)),
+        _MEASURED,
+    ]
     checks = [
         [f"[{name}]({name}.md)", *line]
         for name, part in parts.items()
@@ -124,14 +129,3 @@ def _joined(parts: dict[str, Part], folder: Path) -> str:
     for name, part in parts.items():
         text += [f"## {name}: {part.benchmark.summary}", part.benchmark.how, part.body]
     return _paragraphs(text)
-
-
-def _machine_text(names: list[str], folder: Path) -> str:
-    """Say what was measured where, benchmarks of the same machine together."""
-    known = known_machines(folder)
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        for machine in known.get(name, [{"machine": "not recorded"}]):
-            text = "; ".join(f"{key}: {value}" for key, value in machine.items())
-            groups.setdefault(text, []).append(name)
-    return "\n".join(f"- {', '.join(group)}: {text}." for text, group in groups.items())

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from cofem.experiments.study.plot import Plot
-from cofem.experiments.study.results import Cell, Measurement, ResultFile, Rows, Value
+from cofem.experiments.study.results import TIME_LIMIT, Cell, Measurement, ResultFile, Rows, Value
 
 
 class Skipped(Exception):
@@ -31,12 +31,15 @@ class Options:
         Problems that an error is measured on; by default as many as the benchmark asks for.
     time_limit : float
         Seconds after which a fit is stopped and counts as not having reached its target.
+    first_seed : int
+        Seed of the first problem; the others follow.
     """
 
     quick: bool = False
     repeats: int = 3
     seeds: int | None = None
     time_limit: float = 1800.0
+    first_seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Report:
-    """What the rows of a benchmark say."""
+    """What the rows of a study say."""
 
     tables: Sequence[Table]
     checks: Sequence[Check] = ()
@@ -74,7 +77,7 @@ class Report:
 
 
 class Study(ABC):
-    """A benchmark; one module and one row in the registry each."""
+    """Something to measure and to report on; one module and one row in a registry each."""
 
     name: ClassVar[str]
     #: One line for the list.
@@ -110,17 +113,31 @@ def open_results(study: Study, folder: Path, quick: bool) -> ResultFile:
     return ResultFile(path, study.name, study.setting_columns, study.figures, quick)
 
 
-def grid(settings: Iterable[Mapping[str, Value]], methods: Iterable[str], seeds: int) -> list[Cell]:
+def grid(
+    settings: Iterable[Mapping[str, Value]], methods: Iterable[str], seeds: int, first_seed: int = 0
+) -> list[Cell]:
     """Return all combinations, methods innermost: what is compared runs one after the other."""
     methods = list(methods)
     return [
-        Cell(setting, method, seed) for setting in settings for seed in range(seeds) for method in methods
+        Cell(setting, method, seed)
+        for setting in settings
+        for seed in range(first_seed, first_seed + seeds)
+        for method in methods
     ]
 
 
 def sizes(*exponents: int) -> list[dict[str, Value]]:
     """Return the settings of a sweep over D, from its powers of two."""
     return [{"D": 2**exponent} for exponent in exponents]
+
+
+def skip_if_too_slow(cell: Cell, earlier: Rows, column: str = "D") -> None:
+    """Raise `Skipped` for a method that exceeded the time limit at a smaller size."""
+    size = cell.setting[column]
+    for row in earlier.where(cell.method):
+        smaller = row.cell.setting[column]
+        if smaller < size and row.measurement.note.startswith(TIME_LIMIT):  # type: ignore[operator]
+            raise Skipped(f"it exceeded the time limit at {column} = {smaller}")
 
 
 def at_least(what: str, value: float, target: float, text: str, unit: str = "") -> Check:

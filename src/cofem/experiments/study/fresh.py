@@ -6,7 +6,6 @@ it measured as JSON to its output; `fit_in_fresh_process` is the other end.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import math
@@ -14,11 +13,11 @@ import subprocess
 import sys
 import tracemalloc
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from cofem.experiments import problems
 from cofem.experiments.study.measure import timed_fit, warm_up
+from cofem.experiments.study.memory import resident_mb
 from cofem.experiments.study.methods import METHODS
 from cofem.experiments.study.results import Measurement
 
@@ -46,6 +45,8 @@ class Request:
         As for `timed_fit`.
     traced : bool
         Whether to count allocations (`tracemalloc`) in place of the memory of the process.
+    max_iter, tol, alpha_init : int, float, float or None
+        As for `cofem.fit`.
     """
 
     problem: str
@@ -55,6 +56,9 @@ class Request:
     target: float | None = None
     time_limit: float = math.inf
     traced: bool = False
+    max_iter: int | None = None
+    tol: float | None = None
+    alpha_init: float | None = None
 
 
 def fit_in_fresh_process(request: Request) -> Measurement:
@@ -78,56 +82,25 @@ def answer(request: Request) -> Measurement:
     case = getattr(problems, request.problem)(**request.arguments, seed=request.seed)
     if request.traced:
         tracemalloc.start()
-    _reset_peak()
-    before = _resident_mb()
+    before = resident_mb()
     measured = timed_fit(
         case,
         METHODS[request.method],
         seed=request.seed,
         target=request.target,
         time_limit=request.time_limit,
+        max_iter=request.max_iter,
+        tol=request.tol,
+        alpha_init=request.alpha_init,
     )
-    peak = _peak_mb()
+    peak = measured.peak_mb
     figures = dict.fromkeys(MEMORY_FIGURES, math.nan)
     if request.traced:
         figures["traced_mb"] = tracemalloc.get_traced_memory()[1] / 1e6
         tracemalloc.stop()
     else:
         figures |= {"before_mb": before, "added_mb": peak - before}
-    return dataclasses.replace(measured, peak_mb=peak, figures=figures)
-
-
-# Linux keeps the largest `ru_maxrss` across exec, so a child inherits that of its parent. The same figure
-# of the program itself is in /proc; other systems have `ru_maxrss` only and do not inherit it.
-_STATUS = Path("/proc/self/status")
-
-
-def _peak_mb() -> float:
-    return _status_mb("VmHWM") if _STATUS.exists() else _ru_maxrss_mb()
-
-
-def _resident_mb() -> float:
-    return _status_mb("VmRSS") if _STATUS.exists() else _ru_maxrss_mb()
-
-
-def _status_mb(name: str) -> float:
-    for line in _STATUS.read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024 / 1e6
-    return math.nan
-
-
-def _ru_maxrss_mb() -> float:
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
-
-
-def _reset_peak() -> None:
-    """Forget the peak so far, which making the problem left; without it, the figure is too large."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
+    return dataclasses.replace(measured, figures=figures)
 
 
 def main() -> None:

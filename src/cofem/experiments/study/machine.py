@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy
@@ -52,6 +53,17 @@ def known_machines(folder: Path) -> dict[str, list[dict[str, str]]]:
     """Return the machines of each benchmark, as far as the folder knows them."""
     file = folder / FILE
     return json.loads(file.read_text()) if file.exists() else {}
+
+
+def machine_texts(names: Sequence[str], folder: Path) -> list[str]:
+    """Say what was measured where, studies of the same machine together."""
+    known = known_machines(folder)
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        for machine in known.get(name, [{"machine": "not recorded"}]):
+            text = "; ".join(f"{key}: {value}" for key, value in machine.items())
+            groups.setdefault(text, []).append(name)
+    return [f"{', '.join(group)}: {text}" for text, group in groups.items()]
 
 
 def _processor() -> str:

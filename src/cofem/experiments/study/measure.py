@@ -11,15 +11,15 @@ from typing import Any
 import cofem
 from cofem.experiments import problems
 from cofem.experiments.problems import Case
-from cofem.experiments.study.results import Measurement
+from cofem.experiments.study.memory import peak_mb, reset_peak
+from cofem.experiments.study.results import TIME_LIMIT, Measurement
 from cofem.inference.loop import Snapshot
-
-#: How the note of a cell begins that exceeded the time limit.
-TIME_LIMIT = "time limit"
 
 
 class Watch:
     """Callback that times a fit, stops it at a target or a time limit, and leaves itself out of the time.
+
+    With ``trace=True`` it also notes the error after every step, in `errors`.
 
     The clock starts when the watch is made, which is to be right before the call.
 
@@ -33,8 +33,10 @@ class Watch:
         Seconds after which to stop.
     """
 
-    def __init__(self, case: Case, target: float | None, time_limit: float) -> None:
+    def __init__(self, case: Case, target: float | None, time_limit: float, trace: bool = False) -> None:
         self._case = case
+        self._trace = trace
+        self.errors: list[tuple[float, float, float]] = []
         self._target = target
         self._time_limit = time_limit
         self.reached = self.out_of_time = False
@@ -51,9 +53,10 @@ class Watch:
         """Look at a step and tell whether to stop."""
         seconds, arrived = self.seconds, time.perf_counter()
         self.iterations, self.applications = snapshot.iteration, snapshot.applications
-        if self._target is not None:
+        if self._target is not None or self._trace:
             self.nrmse = self._case.nrmse(snapshot.mean)
-            self.reached = self.nrmse <= self._target
+            self.errors.append((self.nrmse, seconds, snapshot.applications))
+            self.reached = self._target is not None and self.nrmse <= self._target
         self.out_of_time = not self.reached and seconds > self._time_limit
         self._watching += time.perf_counter() - arrived
         if self.reached:
@@ -79,6 +82,7 @@ def timed_fit(
     time_limit: float = math.inf,
     max_iter: int | None = None,
     tol: float | None = None,
+    alpha_init: float | None = None,
 ) -> Measurement:
     """Fit and measure.
 
@@ -87,7 +91,7 @@ def timed_fit(
     case : Case
         The problem.
     method : str or method object
-        As for `cofem.fit`, and so are `max_iter` and `tol`.
+        As for `cofem.fit`, and so are `max_iter`, `tol` and `alpha_init`.
     seed : int
         Seed of the fit.
     target : float, optional
@@ -97,6 +101,7 @@ def timed_fit(
         Seconds after which the fit is stopped, at the end of the outer step it is in.
     """
     warm_up(method)
+    reset_peak()
     watch = Watch(case, target, time_limit)
     with warnings.catch_warnings():
         # Trouble is in the status; only the last word of a run to its end matters here.
@@ -108,6 +113,7 @@ def timed_fit(
             method=method,
             max_iter=max_iter,
             tol=tol,
+            alpha_init=alpha_init,
             rng=seed,
             callback=watch,
         )
@@ -123,5 +129,46 @@ def timed_fit(
         iterations=watch.iterations,
         nrmse=watch.nrmse if watch.reached else case.nrmse(post.mean),
         reached=watch.reached if target is not None else not watch.out_of_time,
+        peak_mb=peak_mb(),
         note=note,
     )
+
+
+def traced_fit(
+    case: Case,
+    method: Any,
+    *,
+    seed: int,
+    steps: int,
+    time_limit: float = math.inf,
+    alpha_init: float | None = None,
+) -> list[Measurement]:
+    """Fit for `steps` outer steps and measure after each of them.
+
+    Where the fit ends by itself, it stays where it is; where the time limit ends it, nothing follows.
+    """
+    warm_up(method)
+    reset_peak()
+    watch = Watch(case, None, time_limit, trace=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cofem.ConvergenceWarning)
+        cofem.fit(
+            case.Phi,
+            case.y,
+            noise_std=case.noise_std,
+            method=method,
+            max_iter=steps,
+            tol=0.0,
+            alpha_init=alpha_init,
+            rng=seed,
+            callback=watch,
+        )
+    peak = peak_mb()
+    rows = [
+        Measurement(seconds, applications, iteration, nrmse, True, peak)
+        for iteration, (nrmse, seconds, applications) in enumerate(watch.errors, 1)
+    ]
+    if watch.out_of_time:
+        late = Measurement(note=f"{TIME_LIMIT} of {time_limit:g} s after step {len(rows)}")
+        return rows + [late] * (steps - len(rows))
+    return rows + rows[-1:] * (steps - len(rows))

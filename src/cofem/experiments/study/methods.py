@@ -15,6 +15,9 @@ METHODS: dict[str, Any] = {
     "probes": cofem.CoFEM(diagonal="rademacher", probes=20),
     "irls": cofem.IRLS(),
     "em": cofem.EM(),
+    "amp": cofem.AMP(),
+    "vi": cofem.VI(),
+    "seq": cofem.Seq(),
 }
 
 #: What the labels mean, for the reports.
@@ -27,4 +30,7 @@ MEANINGS = {
     "probes": '`cofem.CoFEM(diagonal="rademacher", probes=20)`',
     "irls": "`cofem.IRLS()`, exact EM through an N x N matrix",
     "em": "`cofem.EM()`, exact EM through a D x D matrix",
+    "amp": "`cofem.AMP()`, EM with ten steps of approximate message passing in each E-step",
+    "vi": "`cofem.VI()`, variational inference without inverses",
+    "seq": "`cofem.Seq()`, adds, re-estimates and deletes coefficients one by one",
 }

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 # Okabe and Ito's colours, which people with any kind of colour vision tell apart.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-MARKERS = ("o", "s", "^", "D", "v", "P")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,12 @@ class Plot:
         Logarithmic axes (x in powers of two).
     level : float or None
         A target, drawn as a horizontal line.
+    bands : mapping of str to (low, high)
+        By label: what lies between is shaded.
+    order : sequence of str
+        Labels in the order of colours and markers, so that they mean the same in several plots.
+    markers : bool
+        Whether points are marked on the lines.
     """
 
     series: Mapping[str, tuple[Sequence[float] | Sequence[str], Sequence[float]]]
@@ -34,6 +40,9 @@ class Plot:
     log_x: bool = True
     log_y: bool = True
     level: float | None = None
+    bands: Mapping[str, tuple[Sequence[float], Sequence[float]]] = field(default_factory=dict)
+    order: Sequence[str] = ()
+    markers: bool = True
 
 
 def draw(plot: Plot, path: Path) -> list[Path]:
@@ -50,9 +59,15 @@ def draw(plot: Plot, path: Path) -> list[Path]:
         return []
     figure = Figure(figsize=(9 if named else 6, 4), layout="constrained")
     ax = figure.subplots()
-    for i, (label, (xs, ys)) in enumerate(plot.series.items()):
-        style = "none" if named else "-"
-        ax.plot(xs, ys, marker=MARKERS[i], color=COLOURS[i], linestyle=style, label=label)
+    order = list(plot.order) or list(plot.series)
+    for label, (xs, ys) in plot.series.items():
+        if not len(xs):
+            continue
+        i = order.index(label) % len(COLOURS)
+        style, marker = "none" if named else "-", MARKERS[i] if plot.markers else None
+        ax.plot(xs, ys, marker=marker, markersize=5, color=COLOURS[i], linestyle=style, label=label)
+        if label in plot.bands:
+            ax.fill_between(xs, *plot.bands[label], color=COLOURS[i], alpha=0.15, linewidth=0)
     if plot.level is not None:
         ax.axhline(plot.level, color="0.5", lw=1, ls="--", label="target")
     if plot.log_x and not named:

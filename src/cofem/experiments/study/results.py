@@ -14,6 +14,8 @@ Value = int | float | str | bool
 
 #: How the note of a cell begins that was not tried, or was tried and raised.
 SKIPPED, FAILED = "skipped: ", "failed: "
+#: How the note of a cell begins that exceeded the time limit.
+TIME_LIMIT = "time limit"
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,11 @@ class Rows(list[Row]):
         """Return the median of a measured column over what was measured; NaN if nothing was."""
         known = [row.measurement[name] for row in self if not math.isnan(row.measurement[name])]
         return float(median(known)) if known else math.nan
+
+    def spread(self, name: str) -> tuple[float, float]:
+        """Return the smallest and the largest of a measured column; NaN if nothing was measured."""
+        known = [row.measurement[name] for row in self if not math.isnan(row.measurement[name])]
+        return (min(known), max(known)) if known else (math.nan, math.nan)
 
     def median_to_target(self, name: str = "seconds") -> float:
         """Return the median cost of the target: infinite where it was not reached, NaN if none was tried."""

@@ -1,0 +1,351 @@
+"""Operators from text, e.g. ``mask(rows.npy) @ idct(512, 512)``: parsed, never evaluated as Python.
+
+The grammar::
+
+    sum      = product { "+" product }
+    product  = factor { ("@" | "*") factor }
+    factor   = number | ( call | "(" sum ")" ) { ".T" | ".H" }
+    call     = name "(" [ argument { "," argument } ] ")"
+    argument = [ name "=" ] ( sum | number | word | text )
+
+A word is a file name or a plain name without quotes; a text is in single or double quotes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cofem.files import SUFFIXES, read_array
+from cofem.operators import (
+    DCT,
+    FFT,
+    Convolution,
+    Dense,
+    Diagonal,
+    Identity,
+    Mask,
+    Operator,
+    Wavelet,
+    as_operator,
+    hstack,
+    vstack,
+)
+
+#: Longer expressions, and deeper nested ones, are refused: nobody writes them by hand.
+LONGEST = 10_000
+DEEPEST = 50
+
+_TOKEN = re.compile(
+    r"""\s*(?:
+    (?P<text>"[^"]*"|'[^']*')
+  | (?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?(?![\w./\\-]))
+  | (?P<word>[\w/\\~][\w./\\~:-]*)
+  | (?P<postfix>\.[TH](?!\w))
+  | (?P<sign>[@*+(),=-])
+)""",
+    re.VERBOSE,
+)
+
+
+class ExpressionError(ValueError):
+    """An operator expression that cannot be read; the message says where and why."""
+
+
+class Token(NamedTuple):
+    """A piece of the text and where it begins."""
+
+    kind: str
+    text: str
+    position: int
+
+
+@dataclass(frozen=True)
+class Node:
+    """What was read: a call, a product, a sum, a transpose or a plain value."""
+
+    kind: str
+    value: Any
+    parts: tuple[Any, ...]
+    position: int
+
+
+def parse_operator(text: str) -> Operator:
+    """Build an operator from an expression.
+
+    Known names: ``mask``, ``dct``, ``idct``, ``fft``, ``ifft``, ``rfft``, ``irfft``, ``wavelet``,
+    ``iwavelet``, ``convolution``, ``dense``, ``sparse``, ``identity``, ``diagonal``, ``hstack``, ``vstack``;
+    see `NAMES`. Files are read with `cofem.files.read_array`.
+
+    Examples
+    --------
+    >>> parse_operator("2 * idct(8)").shape
+    (8, 8)
+    >>> import numpy as np, os, tempfile
+    >>> rows = os.path.join(tempfile.mkdtemp(), "rows.npy")
+    >>> np.save(rows, [0, 3, 5])
+    >>> parse_operator(f"mask({rows}) @ idct(8)").shape
+    (3, 8)
+    """
+    if len(text) > LONGEST:
+        raise ExpressionError(f"expression of {len(text)} characters; {LONGEST} are allowed")
+    node = _Parser(text).parse()
+    built = _build(node, None)
+    if not isinstance(built, Operator):
+        raise ExpressionError(
+            f"an operator is wanted, e.g. mask(rows.npy) @ idct(1024); got {text.strip()!r}"
+        )
+    return built
+
+
+def _tokens(text: str) -> list[Token]:
+    found, position = [], 0
+    end = len(text.rstrip())
+    while position < end:
+        match = _TOKEN.match(text, position)
+        if match is None or match.end() == position:
+            at = position + len(text[position:]) - len(text[position:].lstrip())
+            raise ExpressionError(f"unexpected {text[at]!r} at column {at + 1}")
+        kind = str(match.lastgroup)
+        found.append(Token(kind, match.group(kind), match.start(kind)))
+        position = match.end()
+    return [*found, Token("end", "the end", end)]
+
+
+class _Parser:
+    """Recursive descent over the grammar at the head of the module."""
+
+    def __init__(self, text: str) -> None:
+        self._tokens = _tokens(text)
+        self._next = 0
+        self._depth = 0
+
+    def parse(self) -> Node:
+        node = self._sum()
+        if self._peek().kind != "end":
+            self._fail("an operator sign or the end")
+        return node
+
+    def _peek(self, ahead: int = 0) -> Token:
+        return self._tokens[min(self._next + ahead, len(self._tokens) - 1)]
+
+    def _take(self) -> Token:
+        token = self._peek()
+        self._next += 1
+        return token
+
+    def _accept(self, text: str) -> bool:
+        if self._peek().kind in ("sign", "postfix") and self._peek().text == text:
+            self._next += 1
+            return True
+        return False
+
+    def _expect(self, text: str) -> None:
+        if not self._accept(text):
+            self._fail(repr(text))
+
+    def _fail(self, wanted: str) -> None:
+        token = self._peek()
+        raise ExpressionError(f"{wanted} is wanted at column {token.position + 1}, got {token.text!r}")
+
+    def _sum(self) -> Node:
+        node = self._product()
+        while self._peek().text == "+" and self._peek().kind == "sign":
+            position = self._take().position
+            node = Node("+", None, (node, self._product()), position)
+        return node
+
+    def _product(self) -> Node:
+        node = self._factor()
+        while self._peek().kind == "sign" and self._peek().text in ("@", "*"):
+            token = self._take()
+            node = Node(token.text, None, (node, self._factor()), token.position)
+        return node
+
+    def _factor(self) -> Node:
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise ExpressionError(f"nested more than {DEEPEST} deep at column {self._peek().position + 1}")
+        token = self._peek()
+        if token.kind == "sign" and token.text == "-":
+            self._next += 1
+            if self._peek().kind != "number":
+                self._fail("a number")
+            inner = self._number(self._take())
+            node = Node("value", -inner.value, (), token.position)
+        elif token.kind == "number":
+            node = self._number(self._take())
+        elif token.kind == "text":
+            self._next += 1
+            node = Node("value", token.text[1:-1], (), token.position)
+        elif token.kind == "word":
+            node = self._call() if self._is_call() else Node("value", self._take().text, (), token.position)
+        elif self._accept("("):
+            node = self._sum()
+            self._expect(")")
+        else:
+            self._fail("an operator or a number")
+        while self._peek().kind == "postfix":
+            mark = self._take()
+            node = Node(mark.text, None, (node,), mark.position)
+        self._depth -= 1
+        return node
+
+    def _is_call(self) -> bool:
+        after = self._peek(1)
+        return after.kind == "sign" and after.text == "("
+
+    def _number(self, token: Token) -> Node:
+        value: float | int = int(token.text) if token.text.isdigit() else float(token.text)
+        return Node("value", value, (), token.position)
+
+    def _call(self) -> Node:
+        name = self._take()
+        self._expect("(")
+        arguments: list[tuple[str | None, Node]] = []
+        while not self._accept(")"):
+            if arguments:
+                self._expect(",")
+            key = None
+            after = self._peek(1)
+            if self._peek().kind == "word" and after.kind == "sign" and after.text == "=":
+                key = self._take().text
+                self._next += 1
+            arguments.append((key, self._sum()))
+        return Node("call", name.text, tuple(arguments), name.position)
+
+
+def _build(node: Node, n_columns: int | None) -> Any:
+    """Turn a node into an operator or a value; `n_columns` is what stands to its right, if known."""
+    if node.kind == "value":
+        return node.value
+    if node.kind == "call":
+        return _call(node, n_columns)
+    try:
+        if node.kind == "@":
+            right = _operator(node.parts[1], n_columns)
+            return _operator(node.parts[0], right.shape[0]) @ right
+        if node.kind == "*":
+            left, right = (_build(part, n_columns) for part in node.parts)
+            if isinstance(left, Operator) == isinstance(right, Operator):
+                raise ExpressionError("'*' is for a number and an operator; operators are joined by '@'")
+            return left * right
+        if node.kind == "+":
+            return _operator(node.parts[0], n_columns) + _operator(node.parts[1], n_columns)
+        inner = _operator(node.parts[0], None)
+        return inner.T if node.kind == ".T" else inner.H
+    except ExpressionError:
+        raise
+    except (ValueError, TypeError) as error:
+        raise ExpressionError(f"{node.kind!r} at column {node.position + 1}: {error}") from error
+
+
+def _operator(node: Node, n_columns: int | None) -> Operator:
+    built = _build(node, n_columns)
+    if not isinstance(built, Operator):
+        raise ExpressionError(f"an operator is wanted at column {node.position + 1}, got {built!r}")
+    return built
+
+
+def _call(node: Node, n_columns: int | None) -> Operator:
+    if node.value not in NAMES:
+        raise ExpressionError(
+            f"unknown operator {node.value!r} at column {node.position + 1}; known are {', '.join(NAMES)}"
+        )
+    positional = [_build(part, None) for key, part in node.parts if key is None]
+    named = {key: _build(part, None) for key, part in node.parts if key is not None}
+    if len(positional) + len(named) != len(node.parts):
+        raise ExpressionError(f"{node.value} at column {node.position + 1}: an argument is given twice")
+    try:
+        return NAMES[node.value](n_columns, *positional, **named)
+    except ExpressionError:
+        raise
+    except TypeError as error:
+        text = re.sub(r"^_?\w+\(\) ", "", str(error))
+        raise ExpressionError(f"{node.value} at column {node.position + 1}: {text}") from error
+    except (ValueError, MemoryError) as error:
+        raise ExpressionError(f"{node.value} at column {node.position + 1}: {error}") from error
+
+
+def _shape(lengths: tuple[Any, ...]) -> int | tuple[int, ...]:
+    if not lengths or not all(isinstance(length, int) and length > 0 for length in lengths):
+        raise ExpressionError(f"lengths must be positive whole numbers, got {lengths}")
+    return lengths[0] if len(lengths) == 1 else lengths
+
+
+def _transform(make: Callable[[Any], Operator]) -> Callable[..., Operator]:
+    """Return a builder that takes the lengths of the axes."""
+    return lambda n_columns, *lengths: make(_shape(lengths))
+
+
+def _mask(n_columns: int | None, rows: str, *lengths: int) -> Operator:
+    picked = read_array(_file(rows))
+    if picked.dtype == bool:
+        return Mask(picked)
+    length = _shape(lengths) if lengths else n_columns
+    if length is None:
+        raise ExpressionError("of what length? Put it after the file, e.g. mask(rows.npy, 1024)")
+    if picked.dtype.kind == "f":  # as numbers from a .csv file are
+        if not (np.isfinite(picked).all() and (picked == np.round(picked)).all()):
+            raise ExpressionError(f"rows must be whole numbers or booleans, got {picked.dtype} in {rows}")
+        picked = picked.astype(np.int64)
+    return Mask(picked, length)
+
+
+def _wavelet(n_columns: int | None, *arguments: Any, level: int | None = None) -> Operator:
+    lengths = tuple(a for a in arguments if not isinstance(a, str))
+    names = [a for a in arguments if isinstance(a, str)]
+    if len(names) != 1:
+        raise ExpressionError("one wavelet is wanted after the lengths, e.g. wavelet(512, 512, db4)")
+    return Wavelet(_shape(lengths), names[0], level=level)
+
+
+def _convolution(n_columns: int | None, kernel: str, *lengths: int, mode: str = "circular") -> Operator:
+    shape = _shape(lengths) if lengths else n_columns
+    if shape is None:
+        raise ExpressionError("of what length? Put it after the file, e.g. convolution(kernel.npy, 1024)")
+    return Convolution(read_array(_file(kernel)), shape, mode=mode)
+
+
+def _sparse(n_columns: int | None, file: str) -> Operator:
+    import scipy.sparse
+
+    path = Path(_file(file))
+    if not path.is_file():
+        raise ExpressionError(f"{path}: no such file")
+    try:
+        return as_operator(scipy.sparse.load_npz(path))
+    except Exception as error:  # a foreign archive fails in many ways
+        raise ExpressionError(f"{path}: not a sparse matrix written by scipy.sparse.save_npz") from error
+
+
+def _file(name: Any) -> str:
+    if not isinstance(name, str):
+        raise ExpressionError(f"a file ({', '.join(SUFFIXES)}) is wanted, got {name!r}")
+    return name
+
+
+#: Builders by name. The first argument is the number of columns that the place of the call asks for.
+NAMES: dict[str, Callable[..., Operator]] = {
+    "mask": _mask,
+    "dct": _transform(DCT),
+    "idct": _transform(lambda shape: DCT(shape).T),
+    "fft": _transform(FFT),
+    "ifft": _transform(lambda shape: FFT(shape).H),
+    "rfft": _transform(lambda shape: FFT(shape, real=True)),
+    "irfft": _transform(lambda shape: FFT(shape, real=True).H),
+    "wavelet": _wavelet,
+    "iwavelet": lambda n_columns, *arguments, **named: _wavelet(n_columns, *arguments, **named).T,
+    "convolution": _convolution,
+    "dense": lambda n_columns, file: Dense(read_array(_file(file))),
+    "sparse": _sparse,
+    "identity": _transform(Identity),
+    "diagonal": lambda n_columns, file: Diagonal(read_array(_file(file))),
+    "hstack": lambda n_columns, *operators: hstack(list(operators)),
+    "vstack": lambda n_columns, *operators: vstack(list(operators)),
+}
