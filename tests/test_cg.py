@@ -4,8 +4,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cofem.linalg.cg import (
-    LONG_ROW,
-    add_scaled,
     conjugate_gradients,
     frobenius_residual,
     relative_residual,
@@ -215,16 +213,3 @@ def test_solves_any_well_conditioned_system(n, columns, seed, log_condition):
     result = solve(apply(A), b, tol=1e-9, max_iter=50 * n + 100)
     assert result.converged.all()
     assert np.allclose(result.x @ A.T, b, atol=1e-6)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
-@pytest.mark.parametrize("n", [LONG_ROW - 1, LONG_ROW])
-def test_scaled_rows_are_added_in_place(dtype, n):
-    rng = np.random.default_rng(0)
-    target, direction = (rng.standard_normal((3, 2 * n)).astype(dtype) for _ in range(2))
-    scale = np.array([0.5, 0.0, -2.0])
-    for part in (slice(0, n), slice(0, 2 * n, 2)):  # a contiguous row and one with gaps
-        wanted = target[:, part] + scale[:, None].astype(dtype) * direction[:, part]
-        kept = target[:, part]
-        add_scaled(kept, scale, direction[:, part])
-        assert np.allclose(target[:, part], wanted, rtol=1e-5)

@@ -53,8 +53,8 @@ class StepTime(Study):
         )
         self.how = (  # type: ignore[misc]
             f"N = D / 4, 0.04 D {signal}, noise 0.005 known, float64, 30 outer steps in a process of its "
-            "own. U = 400 and K = 20 for Algorithm 1 at all D. A method that exceeds the time limit is stopped "
-            "and not tried at larger sizes; one that does not fit into memory says so."
+            "own. U = 400 and K = 20 for Algorithm 1 at all D. A method that exceeds the time limit is "
+            "stopped and not tried at larger sizes; one that does not fit into memory says so."
         )
 
     def cells(self, options: Options) -> list[Cell]:

@@ -1,0 +1,86 @@
+"""`cofem recover` and `cofem demo`: files in, posterior and figure out; trouble is one line and a code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import cofem
+from cofem.cli import app
+from cofem.experiments import problems
+
+CLI = CliRunner()
+CASE = problems.dct(512, f=2, density=0.05, sigma=0.01, seed=3)
+ROWS = CASE.Phi.factors[0].rows
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    np.save("y.npy", CASE.y)
+    np.savez("y.npz", y=CASE.y, other=1.0)
+    np.savetxt("y.csv", CASE.y, delimiter=",")
+    np.save("rows.npy", ROWS)
+    return tmp_path
+
+
+def recover(*arguments: str, operator: str = "mask(rows.npy) @ idct(512)", noise: str = "0.01"):
+    return CLI.invoke(app, ["recover", "--operator", operator, "--noise-std", noise, *arguments])
+
+
+@pytest.mark.parametrize("data", ["y.npy", "y.npz:y", "y.csv"])
+def test_recovers_from_files(data: str, folder: Path) -> None:
+    done = recover("--data", data, "--out", "result.npz", "--plot", "result.png")
+    assert done.exit_code == 0, done.output
+    post = cofem.load("result.npz", operator=CASE.Phi)
+    assert CASE.nrmse(post.mean) < 5
+    assert post.sample(2, rng=0).shape == (2, 512)
+    assert (folder / "result.png").read_bytes().startswith(b"\x89PNG")
+    assert "256 x 512" in " ".join(done.output.split())
+
+
+def test_method_and_seed_are_passed_on(folder: Path) -> None:
+    done = recover("--data", "y.npy", "--method", "irls", "--max-iter", "3")
+    assert done.exit_code == 0
+    post = cofem.load("result.npz")
+    assert post.method == "irls"
+    assert post.n_iter == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings", "words"),
+    [
+        (["--data", "missing.npy"], {}, "missing.npy: no such file"),
+        (["--data", "rows.txt"], {}, "unknown kind of file"),
+        (["--data", "y.npz"], {}, "name one of y, other"),
+        (
+            ["--data", "y.npy"],
+            {"operator": "mask(rows.npy) @ spline(512)"},
+            "operator: unknown operator 'spline'",
+        ),
+        (["--data", "y.npy"], {"operator": "idct(512)"}, "y must have shape (512,)"),
+        (["--data", "y.npy"], {"noise": "-1"}, "noise_std must be positive"),
+        (["--data", "y.npy", "--method", "magic"], {}, "method must be one of"),
+        (["--data", "y.npy", "--out", "result.txt"], {}, "out must end in .npz"),
+        (["--data", "y.npy", "--out", "nowhere/result.npz"], {}, "there is no folder nowhere"),
+        (["--data", "y.npy", "--max-iter", "0"], {}, "max_iter must be at least 1"),
+    ],
+)
+def test_trouble_is_one_line_and_an_exit_code(arguments, settings, words, folder: Path) -> None:
+    done = recover(*arguments, **settings)
+    assert done.exit_code == 2
+    assert words in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "Traceback" not in done.output
+    assert not (folder / "result.npz").exists()
+
+
+def test_demo_writes_a_figure_and_says_how_to_do_it_in_python(tmp_path: Path) -> None:
+    done = CLI.invoke(app, ["demo", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "demo.png").stat().st_size > 50_000
+    assert "cofem.fit(" in done.output
+    assert "PSNR" in done.output
