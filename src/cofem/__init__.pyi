@@ -11,6 +11,10 @@ from .inference.vi import VI as VI
 from .operators import as_operator as as_operator
 from .posterior import Posterior as Posterior
 from .posterior import load as load
+from .priors import Block as Block
+from .priors import Independent as Independent
+from .priors import MultiTask as MultiTask
+from .priors import PatternCoupled as PatternCoupled
 from .status import ConvergenceWarning as ConvergenceWarning
 from .status import Status as Status
 from .status import StatusCode as StatusCode

@@ -7,22 +7,24 @@ import os
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import ndtri
 
+from cofem.linalg.lanczos import trace_of_function
 from cofem.linalg.system import PosteriorSystem, Solution, choose_form, columns_at_once
-from cofem.operators import Operator, as_operator
+from cofem.operators import Diagonal, Operator, as_operator
+from cofem.priors.rectified import rectified_draws, rectified_quantile
 from cofem.status import ConvergenceWarning, Status, StatusCode
 
 Array = Any
 
 FORMAT = "cofem-posterior"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 #: Accuracy of samples and covariances, in posterior standard deviations.
 SOLVE_TOL = 1e-5
@@ -34,15 +36,18 @@ SOLVE_BATCH = 32
 class Posterior:
     """Gaussian posterior of the coefficients at the learned precisions.
 
+    With ``nonnegative=True`` it is that Gaussian given that no coefficient is negative, coefficient by
+    coefficient: `mean`, `variance`, intervals and samples are those of its truncated marginals.
+
     Attributes
     ----------
-    mean, variance : ndarrays of shape (D,)
+    mean, variance : ndarrays of shape (D,), or (D, L) for L tasks
         Posterior mean and marginal variances: exact for `em` and `irls`, estimated for the others.
         For complex coefficients the variance is that of ``|z - mean|``.
-    alpha : ndarray of shape (D,)
+    alpha : ndarray of shape (D,), or (D, L) for tasks that share nothing
         Prior precisions that mean and variance belong to.
-    noise_std : float
-        Standard deviation of the noise.
+    noise_std : float, or ndarray of shape (L,) for tasks that share nothing
+        Standard deviation of the noise, given or learned (where a datum has the weight 1).
     method : str
         Name of the algorithm.
     status : Status
@@ -50,11 +55,18 @@ class Posterior:
     history : dict of str to ndarray
         One entry for each outer step: ``iteration, elapsed, applications, cg_iterations, change,
         noise_std`` and what the method adds, such as ``log_evidence``. `applications` is the
-        cumulative number of vectors that ``Phi^H Phi`` was applied to.
+        cumulative number of vectors that ``Phi^H Phi`` was applied to. For tasks that share nothing, that
+        of the task with most steps.
     operator : Operator or None
-        The dictionary; None after `cofem.load` without one.
-    y : ndarray of shape (N,)
-        The data.
+        The dictionary; None after `cofem.load` without one, and for tasks with dictionaries of their own.
+    y : ndarray of shape (N,) or (N, L)
+        The data; None for tasks with dictionaries of their own.
+    weights : ndarray of shape (N,) or None
+        What each datum was multiplied by to make the noise equal.
+    gaussian : tuple of two ndarrays or None
+        For ``nonnegative=True``, mean and variance of the Gaussian before the constraint.
+    tasks : tuple of Posterior or None
+        The posteriors of tasks that were fitted with dictionaries or precisions of their own; see `task`.
 
     Examples
     --------
@@ -67,16 +79,53 @@ class Posterior:
     mean: Array
     variance: Array
     alpha: Array
-    noise_std: float
+    noise_std: Any
     method: str
     status: Status
     history: dict[str, np.ndarray]
     operator: Operator | None
     y: Array
+    weights: Array | None = None
+    gaussian: tuple[Array, Array] | None = None
+    tasks: tuple[Posterior, ...] | None = None
+
+    @property
+    def n_tasks(self) -> int:
+        """Number of tasks; 1 for a single data vector."""
+        return 1 if self.mean.ndim == 1 else self.mean.shape[1]
+
+    def task(self, index: int) -> Posterior:
+        """Return the posterior of one task by itself.
+
+        Examples
+        --------
+        >>> import numpy as np, cofem
+        >>> post = cofem.fit(np.eye(3), np.eye(3)[:, :2], noise_std=0.1, prior=cofem.MultiTask())
+        >>> post.task(1).mean.shape
+        (3,)
+        """
+        if not -self.n_tasks <= index < self.n_tasks:
+            raise ValueError(f"index must be that of one of the {self.n_tasks} tasks, got {index}")
+        if self.tasks is not None:
+            return self.tasks[index]
+        if self.mean.ndim == 1:
+            return self
+        gaussian = None if self.gaussian is None else (self.gaussian[0][:, index], self.gaussian[1])
+        return replace(
+            self,
+            mean=self.mean[:, index],
+            variance=self.variance[:, index],
+            y=self.y[:, index],
+            gaussian=gaussian,
+        )
+
+    def _each(self, name: str, *arguments: Any, **named: Any) -> list[Any]:
+        """Call a method of every task."""
+        return [getattr(self.task(i), name)(*arguments, **named) for i in range(self.n_tasks)]
 
     @property
     def std(self) -> Array:
-        """Posterior standard deviations, shape (D,)."""
+        """Posterior standard deviations, of the shape of `mean`."""
         return np.sqrt(self.variance)
 
     @property
@@ -91,7 +140,7 @@ class Posterior:
 
     def __repr__(self) -> str:
         return (
-            f"Posterior({self.mean.size} coefficients, {self.support().size} in the support, "
+            f"Posterior({self.mean.shape[0]} coefficients, {self.support().size} in the support, "
             f"method={self.method!r}, {self.n_iter} steps, {self.status.code.value})"
         )
 
@@ -100,7 +149,8 @@ class Posterior:
 
         A coefficient counts when its credible region at probability ``1 - (1 - level) / D`` (an
         interval, or a disc for complex coefficients) leaves out zero; by the union bound the regions
-        of all D hold together with probability `level`.
+        of all D hold together with probability `level`. With several tasks, one of them is enough. With
+        ``nonnegative=True``, the Gaussian before the constraint is judged, by its lower tail.
 
         Parameters
         ----------
@@ -108,19 +158,36 @@ class Posterior:
             Joint probability under the posterior.
         """
         tail = (1 - _check_level(level)) / self.mean.size
-        threshold = -np.log(tail) if np.iscomplexobj(self.mean) else ndtri(tail / 2) ** 2
-        return np.flatnonzero(np.abs(self.mean) ** 2 > threshold * self.variance)
+        if self.tasks is not None and self.gaussian is None and any(t.gaussian for t in self.tasks):
+            found = [task.support(level) for task in self.tasks]
+            return np.unique(np.concatenate(found))
+        if self.gaussian is not None:
+            mean, variance = self.gaussian
+            variance = variance if mean.ndim == 1 else variance[:, None]
+            away = mean > -ndtri(tail) * np.sqrt(variance)
+        else:
+            threshold = -np.log(tail) if np.iscomplexobj(self.mean) else ndtri(tail / 2) ** 2
+            away = np.abs(self.mean) ** 2 > threshold * self.variance
+        return np.flatnonzero(away if away.ndim == 1 else away.any(axis=1))
 
     def credible_interval(self, level: float = 0.95) -> tuple[Array, Array]:
         """Central interval of each coefficient that holds it with probability `level`.
 
         Returns
         -------
-        lower, upper : arrays of shape (D,)
+        lower, upper : arrays of the shape of `mean`
             For complex coefficients, the real and imaginary parts of the bounds are those of the
             intervals of the real and the imaginary part, each at `level`.
         """
-        half = ndtri(0.5 + _check_level(level) / 2) * self.std
+        _check_level(level)
+        if self.n_tasks > 1:
+            lower, upper = zip(*self._each("credible_interval", level), strict=True)
+            return np.stack(lower, axis=1), np.stack(upper, axis=1)
+        if self.gaussian is not None:
+            tails = (0.5 - level / 2, 0.5 + level / 2)
+            lower, upper = (rectified_quantile(tail, *self.gaussian) for tail in tails)
+            return lower, upper
+        half = ndtri(0.5 + level / 2) * self.std
         half = half.astype(self.variance.dtype, copy=False)
         if np.iscomplexobj(self.mean):
             half = half / np.sqrt(2) * (1 + 1j)
@@ -141,16 +208,22 @@ class Posterior:
 
         Returns
         -------
-        ndarray of shape (n, D)
+        ndarray of shape (n, D), or (n, D, L) for L tasks
+            With ``nonnegative=True``, draws from the truncated marginals, independent of each other.
         """
         if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
             raise ValueError(f"n must be a positive integer, got {n!r}")
-        system, generator = self._system(), np.random.default_rng(rng)
+        generator = np.random.default_rng(rng)
+        if self.mean.ndim > 1:
+            return np.stack(self._each("sample", n, generator), axis=-1)
+        if self.gaussian is not None:
+            return rectified_draws(*self.gaussian, int(n), generator)
+        system, y = self._system(), self._white_y()
         draws = []
         for size in _batches(int(n)):
             prior = self._noise((size, self.mean.size), generator) * np.sqrt(system.g)
-            noise = self._noise((size, self.y.size), generator) * self.noise_std
-            solution = _solve(system, v=self.y - system.phi.forward(prior) - noise)
+            noise = self._noise((size, y.size), generator) * self.noise_std
+            solution = _solve(system, v=y - system.phi.forward(prior) - noise)
             draws.append((prior + solution.x).astype(self.mean.dtype))
         return np.concatenate(draws)
 
@@ -165,12 +238,19 @@ class Posterior:
         Returns
         -------
         ndarray of shape (k, k)
-            ``E[(z_i - mu_i) conj(z_j - mu_j)]``.
+            ``E[(z_i - mu_i) conj(z_j - mu_j)]``; tasks with one dictionary and shared precisions have it in
+            common, others have shape (k, k, L).
         """
+        if self.gaussian is not None or any(t.gaussian for t in self.tasks or ()):
+            raise ValueError(
+                "covariance is not known with nonnegative=True, where marginals are; use variance"
+            )
+        if self.tasks is not None:
+            return np.stack(self._each("covariance", indices), axis=-1)
         chosen = np.atleast_1d(np.asarray(indices))
         if chosen.dtype.kind not in "iu" or chosen.ndim != 1 or chosen.size == 0:
             raise TypeError(f"indices must be a sequence of integers, got {indices!r}")
-        size = self.mean.size
+        size = self.mean.shape[0]
         if (chosen < -size).any() or (chosen >= size).any():
             raise ValueError(f"indices must lie within the {size} coefficients, got {indices!r}")
         chosen = chosen % size
@@ -203,9 +283,14 @@ class Posterior:
 
         Returns
         -------
-        mean : ndarray of shape (M,)
-        std : ndarray of shape (M,), if `return_std`
+        mean : ndarray of shape (M,), or (M, L) for L tasks
+        std : ndarray of the same shape, if `return_std`
         """
+        if self.mean.ndim > 1:
+            each = self._each("predict", Phi_new, return_std=return_std, include_noise=include_noise, rng=rng)
+            if not return_std:
+                return np.stack(each, axis=1)
+            return tuple(np.stack(parts, axis=1) for parts in zip(*each, strict=True))
         new = self._need_operator("predict") if Phi_new is None else as_operator(Phi_new)
         if new.shape[1] != self.mean.size:
             raise ValueError(f"Phi_new must have {self.mean.size} columns, got shape {new.shape}")
@@ -213,7 +298,7 @@ class Posterior:
         if not return_std:
             return mean
         n_new = new.shape[0]
-        if n_new <= 256:
+        if n_new <= 256 and self.gaussian is None:
             system, parts = self._system(), []
             for block in np.array_split(np.eye(n_new, dtype=self._solve_dtype), -(-n_new // SOLVE_BATCH)):
                 rows = new.adjoint(block)
@@ -228,32 +313,87 @@ class Posterior:
             variance = variance + self.noise_std**2
         return mean, np.sqrt(variance).astype(self.variance.dtype)
 
+    def log_evidence(self, vectors: int = 16, steps: int = 120, rng: Any = 0) -> LogEvidence:
+        """Log of ``p(y | alpha, noise_std)``, to compare models of the same data.
+
+        The determinant comes from stochastic Lanczos quadrature, or exactly where the smaller side of the
+        dictionary is at most 512.
+
+        Parameters
+        ----------
+        vectors, steps : int
+            Random vectors and Lanczos steps: their product is the cost in applications.
+        rng : int or numpy.random.Generator
+            Source of the vectors.
+
+        Returns
+        -------
+        LogEvidence
+            ``value`` in nats and its ``standard_error`` (0 if exact).
+
+        Examples
+        --------
+        >>> import numpy as np, cofem
+        >>> post = cofem.fit(np.eye(3), np.array([1.0, 0.0, 0.0]), noise_std=0.1)
+        >>> post.log_evidence().standard_error
+        0.0
+        """
+        if self.gaussian is not None or any(t.gaussian for t in self.tasks or ()):
+            raise ValueError("log_evidence is not known with nonnegative=True")
+        generator = np.random.default_rng(rng)
+        if self.tasks is not None:
+            each = self._each("log_evidence", vectors, steps, generator)
+            spread = float(np.sqrt(sum(part.standard_error**2 for part in each)))
+            return LogEvidence(sum(part.value for part in each), spread)
+        system = self._system()
+        log_det, error = log_determinant(system, self._solve_dtype, vectors, steps, generator)
+        y = np.atleast_2d(self._white_y())
+        mean = _solve(system, v=y).x
+        quadratic = float(np.vdot(y, y - system.phi.forward(mean)).real) / system.noise_var
+        n = y.size
+        factor, constant = (1.0, np.log(np.pi)) if np.iscomplexobj(y) else (0.5, np.log(2 * np.pi))
+        value = -factor * (n * constant + y.shape[0] * log_det + quadratic)
+        if self.weights is not None:  # the density of y itself, not of the weighted data
+            value += 2 * factor * y.shape[0] * float(np.sum(np.log(self.weights)))
+        return LogEvidence(float(value), factor * y.shape[0] * error)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the posterior to an ``.npz`` file, whole or not at all.
 
         The file holds arrays and JSON only (no pickle). The operator is not stored: hand it to
         `cofem.load` again.
         """
-        header = {
-            "format": FORMAT,
-            "version": FORMAT_VERSION,
-            "noise_std": self.noise_std,
-            "method": self.method,
-            "status": [self.status.code.value, self.status.message, list(self.status.notes)],
-        }
-        arrays = {name: getattr(self, name) for name in _ARRAYS}
-        arrays |= {f"history_{name}": values for name, values in self.history.items()}
+        header, arrays = self._contents()
+        for i, task in enumerate(self.tasks or ()):
+            inner, parts = task._contents()
+            header.setdefault("tasks", []).append(inner)
+            arrays |= {f"task{i}_{name}": values for name, values in parts.items()}
         target = Path(path)
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(handle, "wb") as file:
-                np.savez(file, header=np.array(json.dumps(header)), **arrays)
+                np.savez(file, header=np.array(json.dumps(header)), **arrays)  # type: ignore[arg-type]
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, target)
         except BaseException:
             os.unlink(temporary)
             raise
+
+    def _contents(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Return what is saved of this posterior: words and arrays."""
+        header = {
+            "format": FORMAT,
+            "version": FORMAT_VERSION,
+            "noise_std": np.asarray(self.noise_std).tolist(),
+            "method": self.method,
+            "status": [self.status.code.value, self.status.message, list(self.status.notes)],
+        }
+        arrays = {name: getattr(self, name) for name in (*_ARRAYS, "weights")}
+        if self.gaussian is not None:
+            arrays |= {"gaussian_mean": self.gaussian[0], "gaussian_variance": self.gaussian[1]}
+        arrays |= {f"history_{name}": values for name, values in self.history.items()}
+        return header, {name: values for name, values in arrays.items() if values is not None}
 
     @property
     def _solve_dtype(self) -> Any:
@@ -267,11 +407,44 @@ class Posterior:
     def _system(self) -> PosteriorSystem:
         """Set up the posterior's linear system, in double precision."""
         operator = self._need_operator("this").astype(np.float64)
+        if self.weights is not None:
+            operator = Diagonal(self.weights.astype(np.float64)) @ operator
         g = 1 / self.alpha.astype(np.float64)
         form = choose_form(operator, g, self.noise_std**2, np.float64)
         curvature = operator.norm**2 if operator.facts.row_gram is not None else operator.column_norms() ** 2
         return PosteriorSystem(
             operator, g, self.noise_std**2, form, curvature, columns_at_once=columns_at_once(operator)
+        )
+
+    def _white_y(self) -> Array:
+        """Return the data as the solver sees them, a row for each task."""
+        y = self.y.T
+        return y if self.weights is None else y * self.weights
+
+    def split(self, operators: Sequence[Operator]) -> Posterior:
+        """Take the posterior of a block-diagonal dictionary apart into those of its tasks."""
+        size = operators[0].shape[1]
+        ends = np.cumsum([operator.shape[0] for operator in operators])
+        rows = [slice(end - op.shape[0], end) for end, op in zip(ends, operators, strict=True)]
+        tasks = []
+        for i, (operator, row) in enumerate(zip(operators, rows, strict=True)):
+            column = slice(i * size, (i + 1) * size)
+            tasks.append(
+                replace(
+                    self,
+                    mean=self.mean[column],
+                    variance=self.variance[column],
+                    alpha=self.alpha[column],
+                    operator=operator.astype(self.variance.dtype),
+                    y=self.y[row],
+                    weights=None if self.weights is None else self.weights[row],
+                    gaussian=None
+                    if self.gaussian is None
+                    else (self.gaussian[0][column], self.gaussian[1][column]),
+                )
+            )
+        return replace(
+            join_tasks(tasks), alpha=self.alpha[:size], noise_std=self.noise_std, history=self.history
         )
 
     def _noise(self, shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
@@ -280,6 +453,66 @@ class Posterior:
             return rng.standard_normal(shape)
         parts = rng.standard_normal((2, *shape)) / np.sqrt(2)
         return parts[0] + 1j * parts[1]
+
+
+class LogEvidence(NamedTuple):
+    """A log evidence in nats and the standard error of its estimate."""
+
+    value: float
+    standard_error: float
+
+
+#: Smaller side of the dictionary up to which the determinant is computed exactly.
+EXACT_DETERMINANT = 512
+
+
+def log_determinant(
+    system: PosteriorSystem, dtype: Any, vectors: int, steps: int, rng: np.random.Generator
+) -> tuple[float, float]:
+    """Return ``log det (noise_var I + Phi diag(g) Phi^H)`` and its standard error."""
+    n, d = system.phi.shape
+    root = np.sqrt(system.g)
+    if n <= d:
+
+        def relative(w: Array) -> Array:
+            """``C / noise_var``."""
+            return w + system.phi.forward(system.g * system.phi.adjoint(w)) / system.noise_var
+
+        size = n
+    else:
+
+        def relative(w: Array) -> Array:
+            """``I + G^1/2 Phi^H Phi G^1/2 / noise_var``, of the same determinant."""
+            return w + root * system.phi.gram(root * w) / system.noise_var
+
+        size = d
+    if size <= EXACT_DETERMINANT:
+        value, error = float(np.linalg.slogdet(relative(np.eye(size, dtype=dtype)))[1]), 0.0
+    else:
+        value, error = trace_of_function(
+            np.log, relative, np.zeros(1, dtype), size, steps=steps, vectors=vectors, rng=rng
+        )
+    return value + n * np.log(system.noise_var), error
+
+
+def join_tasks(tasks: Sequence[Posterior]) -> Posterior:
+    """Put posteriors of several tasks together as one."""
+    longest = max(tasks, key=lambda task: task.n_iter)
+    worst = next((task.status for task in tasks if not task.converged), tasks[0].status)
+    same = all(task.operator is tasks[0].operator for task in tasks)
+    return Posterior(
+        mean=np.stack([task.mean for task in tasks], axis=1),
+        variance=np.stack([task.variance for task in tasks], axis=1),
+        alpha=np.stack([task.alpha for task in tasks], axis=1),
+        noise_std=np.array([task.noise_std for task in tasks]),
+        method=tasks[0].method,
+        status=worst,
+        history=longest.history,
+        operator=tasks[0].operator if same else None,
+        y=np.stack([task.y for task in tasks], axis=1) if same else None,
+        weights=tasks[0].weights if same else None,
+        tasks=tuple(tasks),
+    )
 
 
 _ARRAYS = ("mean", "variance", "alpha", "y")
@@ -293,7 +526,8 @@ def load(path: str | os.PathLike[str], operator: Any = None) -> Posterior:
     path : path
         The ``.npz`` file.
     operator : anything `cofem.as_operator` takes, optional
-        The dictionary of the fit; needed again for `sample`, `covariance` and the like.
+        The dictionary of the fit, or a list of them as in the fit; needed again for `sample`,
+        `covariance` and the like.
 
     Examples
     --------
@@ -320,19 +554,38 @@ def load(path: str | os.PathLike[str], operator: Any = None) -> Posterior:
             f"up to {FORMAT_VERSION}); upgrade cofem to read it"
         )
     try:
-        arrays = {name: contents[name] for name in _ARRAYS}
-        code, message, notes = header["status"]
-        noise_std, method = header["noise_std"], header["method"]
-    except (KeyError, ValueError) as error:
+        return _rebuild(header, contents, operator)
+    except (KeyError, IndexError) as error:
         raise ValueError(f"path {str(path)!r} is damaged: {error} is missing") from error
-    phi = None if operator is None else as_operator(operator)
-    wanted = (arrays["y"].size, arrays["mean"].size)
-    if phi is not None and phi.shape != wanted:
+
+
+def _rebuild(header: dict[str, Any], contents: dict[str, np.ndarray], operator: Any) -> Posterior:
+    """Make a posterior from what was saved."""
+    tasks = []
+    for i, inner in enumerate(header.get("tasks", [])):
+        prefix = f"task{i}_"
+        parts = {
+            name.removeprefix(prefix): values for name, values in contents.items() if name.startswith(prefix)
+        }
+        tasks.append(_rebuild(inner, parts, operator[i] if isinstance(operator, list | tuple) else operator))
+    y = contents["y"] if not tasks else contents.get("y")
+    phi = None if operator is None or isinstance(operator, list | tuple) else as_operator(operator)
+    if phi is not None and y is not None and phi.shape != (y.shape[0], contents["mean"].shape[0]):
+        wanted = (y.shape[0], contents["mean"].shape[0])
         raise ValueError(f"operator must have shape {wanted} as in the fit, got {phi.shape}")
+    code, message, notes = header["status"]
+    noise_std = header["noise_std"]
+    gaussian = None
+    if "gaussian_mean" in contents:
+        gaussian = (contents["gaussian_mean"], contents["gaussian_variance"])
     return Posterior(
-        **arrays,
-        noise_std=noise_std,
-        method=method,
+        **{name: contents[name] for name in ("mean", "variance", "alpha")},
+        y=y,
+        weights=contents.get("weights"),
+        gaussian=gaussian,
+        tasks=tuple(tasks) or None,
+        noise_std=np.array(noise_std) if isinstance(noise_std, list) else noise_std,
+        method=header["method"],
         status=Status(StatusCode(code), message, tuple(notes)),
         history={
             name.removeprefix("history_"): values

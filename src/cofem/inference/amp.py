@@ -67,6 +67,7 @@ class AMP(ExpectationMaximisation):
     min_damping: float = 0.05
 
     name: ClassVar[str] = "amp"
+    several_tasks: ClassVar[bool] = False
 
     def memory(self, problem: Problem) -> tuple[float, str]:
         """Count a matrix of squared entries, unless the operator has a fast form of it."""

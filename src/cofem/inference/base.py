@@ -11,6 +11,7 @@ import numpy as np
 from cofem._memory import available_bytes, describe_bytes
 from cofem.inference.acceleration import Trail, evidence_gradient, overshot, propose
 from cofem.inference.problem import Problem
+from cofem.priors import Independent
 from cofem.status import StatusCode
 
 Array = Any
@@ -24,8 +25,10 @@ class State:
     ----------
     alpha : array of shape (D,)
         Prior precisions that `mean` and `variance` belong to.
-    mean, variance : arrays of shape (D,), or None before the first step
-        Posterior moments.
+    mean : array of shape (D,) or (L, D), or None before the first step
+        Posterior mean, a row for each task.
+    variance : array of shape (D,) or None
+        Posterior variances, which tasks with one dictionary have in common.
     carry : Any
         What the algorithm hands from step to step (warm starts and the like).
     trail : Trail or None
@@ -86,6 +89,10 @@ class Method(ABC):
     name: ClassVar[str]
     #: Whether it works on complex data.
     complex_data: ClassVar[bool] = True
+    #: Whether it works on several data vectors that share their precisions.
+    several_tasks: ClassVar[bool] = True
+    #: Whether the prior and the non-negative constraint are the user's choice.
+    any_prior: ClassVar[bool] = True
     #: Outer steps when the user names none.
     default_max_iter: ClassVar[int] = 100
     #: Relative change of the mean at which it stops when the user names none.
@@ -109,6 +116,16 @@ class Method(ABC):
             raise ValueError(
                 f"method='{self.name}' works on real data only, but y or Phi is complex; "
                 "use 'cofem', 'em' or 'irls'"
+            )
+        if problem.n_tasks > 1 and not self.several_tasks:
+            raise ValueError(
+                f"method='{self.name}' works on one data vector, got {problem.n_tasks} that share their "
+                "precisions; use 'cofem', 'em', 'irls' or 'vi'"
+            )
+        if not self.any_prior and (problem.nonnegative or not isinstance(problem.prior, Independent)):
+            raise ValueError(
+                f"method='{self.name}' has the independent prior built in, without constraints; use 'cofem', "
+                "'em' or 'irls'"
             )
         needed, what = self.memory(problem)
         limit = available_bytes()
@@ -134,7 +151,7 @@ class Method(ABC):
 
 @dataclass(frozen=True)
 class ExpectationMaximisation(Method):
-    """EM: an E-step at the current alpha, then ``alpha = 1 / (mean^2 + variance)``.
+    """EM: an E-step at the current alpha, then the prior's update, ``alpha = 1 / (mean^2 + variance)``.
 
     A step updates alpha from the moments of the state, if there are any yet, and takes the
     moments at the new alpha, so that a state's moments always belong to its alpha.
@@ -152,15 +169,18 @@ class ExpectationMaximisation(Method):
         """Update alpha, then take the moments at it; undo an extrapolation that went too far."""
         alpha, trail = state.alpha, None
         if state.mean is not None:
-            alpha = em_update(state.mean, state.variance, problem.alpha_cap)
-            if self.accelerates(state):
-                gradient = evidence_gradient(state.alpha, state.mean, state.variance)
+            second_moment = problem.second_moment(state.mean, state.variance)
+            alpha = problem.prior.precisions(second_moment, problem.alpha_cap)
+            if self.accelerates(state) and problem.prior.extrapolates and not problem.nonnegative:
+                gradient = evidence_gradient(state.alpha, second_moment)
                 alpha, trail = propose(state.alpha, alpha, gradient, state.trail)
                 alpha = np.minimum(alpha, alpha.dtype.type(problem.alpha_cap))
+            del second_moment
         new, info = self._moments_at(problem, alpha, state, trail, rng)
         if trail is None or trail.leap is None or info.end is StatusCode.FAILED:
             return new, info
-        if overshot(evidence_gradient(new.alpha, new.mean, new.variance), trail):
+        gradient = evidence_gradient(new.alpha, problem.second_moment(new.mean, new.variance))
+        if overshot(gradient, trail):
             new, info = self._moments_at(problem, trail.plain, state, None, rng)
         return (new if new is state else replace(new, trail=None)), info
 
@@ -171,16 +191,3 @@ class ExpectationMaximisation(Method):
         if moments.info.end is StatusCode.FAILED:
             return state, moments.info
         return State(alpha, moments.mean, moments.variance, moments.carry, trail), moments.info
-
-
-def em_update(mean: Array, variance: Array, cap: float) -> Array:
-    """EM's update ``alpha = 1 / (|mean|^2 + variance)``, at most `cap`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> em_update(np.array([1.0, 0.0]), np.array([1.0, 0.0]), cap=1e12).tolist()
-    [0.5, 1000000000000.0]
-    """
-    second_moment = np.abs(mean) ** 2 + variance
-    return 1 / np.maximum(second_moment, second_moment.dtype.type(1 / cap))

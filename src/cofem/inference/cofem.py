@@ -184,24 +184,28 @@ class CoFEM(ExpectationMaximisation):
             state.variance,
         )
         wanted = estimator.columns(setting, carry.diagonal, rng)
-        v = problem.y[None] if wanted.v is None else np.concatenate([problem.y[None], wanted.v])
-        n_probes = v.shape[0] - 1 + (0 if wanted.b is None else wanted.b.shape[0])
+        y, n_tasks = np.atleast_2d(problem.y), problem.n_tasks
+        v = y if wanted.v is None else np.concatenate([y, wanted.v])
+        n_probes = v.shape[0] - n_tasks + (0 if wanted.b is None else wanted.b.shape[0])
         system = self._system(problem, g, carry.steps)
         each = self.stop == "each"
         solution = system.solve(
             v,
             wanted.b,
-            tol=np.array([self.cg_tol] + [self.probe_tol] * n_probes) if each else self.cg_tol,
+            tol=np.repeat([self.cg_tol, self.probe_tol], [n_tasks, n_probes]) if each else self.cg_tol,
             max_iter=self.cg_iterations,
             norm="posterior" if each else "frobenius",
             **self._start(system, state, alpha),
         )
         if solution.cg.broken.any():
             return Moments(None, None, info=Info(end=StatusCode.FAILED, message=BROKEN))
-        estimate = estimator.estimate(setting, carry.diagonal, wanted, solution.x[1:])
+        mean = solution.x[:n_tasks].reshape(*problem.y.shape[:-1], -1)
+        if n_probes:
+            mean = mean.copy()  # the solutions for the probes need not stay
+        estimate = estimator.estimate(setting, carry.diagonal, wanted, solution.x[n_tasks:])
         iterations = int(solution.cg.iterations.max())
         new_carry = Carry(
-            None if solution.dual is None else solution.dual[:1],
+            None if solution.dual is None else solution.dual[:n_tasks],
             remember_steps(carry.steps, system.form, iterations),
             estimate.carry,
             estimator.quiet(estimate.carry),
@@ -212,7 +216,7 @@ class CoFEM(ExpectationMaximisation):
             notes=estimate.notes,
             trouble=_trouble(solution.cg),
         )
-        return Moments(solution.x[0], estimate.value, new_carry, info)
+        return Moments(mean, estimate.value, new_carry, info)
 
     def finish(
         self, problem: Problem, state: State, ended: StatusCode, rng: np.random.Generator
@@ -222,7 +226,7 @@ class CoFEM(ExpectationMaximisation):
             return state, Info()
         system = self._system(problem, 1 / state.alpha, state.carry.steps)
         solution = system.solve(
-            problem.y[None],
+            np.atleast_2d(problem.y),
             tol=FINAL_TOL,
             max_iter=self.cg_iterations,
             norm="posterior",
@@ -230,7 +234,8 @@ class CoFEM(ExpectationMaximisation):
         )
         if solution.cg.broken.any():
             return state, Info(trouble=BROKEN)
-        return replace(state, mean=solution.x[0]), Info(trouble=_trouble(solution.cg))
+        mean = solution.x.reshape(state.mean.shape)
+        return replace(state, mean=mean), Info(trouble=_trouble(solution.cg))
 
     def _start(self, system: PosteriorSystem, state: State, alpha: Array) -> dict[str, Array]:
         """Warm start of the mean's column, in the form of the system.
@@ -242,7 +247,7 @@ class CoFEM(ExpectationMaximisation):
             return {}
         if system.form == "dual":
             return {"dual0": state.carry.dual}
-        return {"x0": (state.mean / (1 + state.variance * (alpha - state.alpha)))[None]}
+        return {"x0": np.atleast_2d(state.mean / (1 + state.variance * (alpha - state.alpha)))}
 
     def _system(self, problem: Problem, g: Array, steps: dict[Form, float]) -> PosteriorSystem:
         form: Form

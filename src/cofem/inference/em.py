@@ -21,6 +21,11 @@ class EM(ExpectationMaximisation):
 
     Time O(D^3) a step, memory O(D^2). Always computes in double precision.
 
+    Parameters
+    ----------
+    accelerate : bool
+        Extrapolate the outer steps (SQUAREM), where plain EM would take a step at a time.
+
     Examples
     --------
     >>> import numpy as np, cofem
@@ -30,7 +35,13 @@ class EM(ExpectationMaximisation):
     [0]
     """
 
+    accelerate: bool = False
+
     name: ClassVar[str] = "em"
+
+    def accelerates(self, state: State) -> bool:
+        """Extrapolate if asked to: the moments are exact."""
+        return self.accelerate
 
     def memory(self, problem: Problem) -> tuple[float, str]:
         """Phi, the Gram matrix and the covariance (factored in place, then inverted)."""
@@ -48,7 +59,7 @@ class EM(ExpectationMaximisation):
         matrix = beta * gram
         matrix[np.diag_indices_from(matrix)] += alpha
         factor = linalg.cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
-        y = problem.y.astype(phi.dtype) if not problem.is_complex else problem.y.astype(np.complex128)
+        y = columns(problem)
         mean = linalg.cho_solve((factor, True), beta * (phi.conj().T @ y), check_finite=False)
         log_det_a = 2 * float(np.sum(np.log(np.diagonal(factor).real)))
         variance = _inverse_diagonal(factor)
@@ -56,7 +67,18 @@ class EM(ExpectationMaximisation):
         quadratic = beta * float(np.vdot(y, y - phi @ mean).real)
         info = Info(figures={"log_evidence": log_evidence(problem, log_det, quadratic)})
         real = problem.real_dtype
-        return Moments(mean.astype(problem.y.dtype), variance.astype(real), gram, info)
+        return Moments(as_mean(mean, problem), variance.astype(real), gram, info)
+
+
+def columns(problem: Problem) -> np.ndarray:
+    """Return the data in double precision as columns, shape (N, L)."""
+    kind = np.complex128 if problem.is_complex else np.float64
+    return np.atleast_2d(problem.y).T.astype(kind)
+
+
+def as_mean(columns: np.ndarray, problem: Problem) -> np.ndarray:
+    """Return means of shape (D, L) in the layout and precision of the problem."""
+    return np.ascontiguousarray(columns.T, dtype=problem.y.dtype).reshape(*problem.y.shape[:-1], -1)
 
 
 def _inverse_diagonal(factor: np.ndarray) -> np.ndarray:

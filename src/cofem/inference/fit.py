@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import numbers
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from cofem.inference.base import State
-from cofem.inference.loop import Callback, run
-from cofem.inference.problem import Problem, make_problem
+from cofem.inference.base import Method, State
+from cofem.inference.loop import Callback, Outcome, run
+from cofem.inference.noise import (
+    ENOUGH_DATA,
+    NOTHING_FOUND,
+    STARTS,
+    FromEvidence,
+    Learned,
+    held_out_parts,
+    split,
+)
+from cofem.inference.problem import Problem, Ready, make_problem
 from cofem.inference.progress import progress_bar
-from cofem.inference.registry import get_method
-from cofem.posterior import Posterior
+from cofem.inference.registry import choose_method, get_method
+from cofem.operators import Operator, as_operator, block_diag
+from cofem.posterior import Posterior, join_tasks
+from cofem.priors import PRIORS, Block, Independent, Prior
+from cofem.priors.rectified import rectified_moments
 from cofem.status import ConvergenceWarning, Status
 
 
@@ -21,8 +34,11 @@ def fit(
     Phi: Any,
     y: Any,
     *,
-    noise_std: float,
+    noise_std: Any = "learn",
     method: Any = "auto",
+    prior: Prior | None = None,
+    nonnegative: bool = False,
+    sample_weight: Any = None,
     max_iter: int | None = None,
     tol: float | None = None,
     alpha_init: Any = None,
@@ -37,15 +53,25 @@ def fit(
 
     Parameters
     ----------
-    Phi : array, sparse matrix, LinearOperator, PyLops or cofem operator, shape (N, D)
-        The dictionary; anything that `cofem.as_operator` takes.
-    y : array of shape (N,)
-        The data, real or complex. Structured operators work in the precision of y.
-    noise_std : float
-        Standard deviation of the noise (for complex data, of ``|noise|``).
+    Phi : array, sparse matrix, LinearOperator, PyLops or cofem operator, shape (N, D); or a list of them
+        The dictionary; anything that `cofem.as_operator` takes. A list, with a list for y, holds one for each
+        task; they may differ in N.
+    y : array of shape (N,) or (N, L)
+        The data, real or complex. Structured operators work in the precision of y. L columns are L tasks:
+        each by itself, unless the prior joins them (`cofem.MultiTask`).
+    noise_std : "learn", float or array of shape (N,)
+        Standard deviation of the noise (for complex data, of ``|noise|``), of all data or of each. By default
+        it is learned from data that are held out; see `docs/noise.md`.
     method : str or method object
         ``"auto"``, ``"em"``, ``"irls"``, ``"amp"``, ``"vi"``, ``"seq"``, ``"cofem"``, or an object
         with settings such as ``cofem.CoFEM(probes=10)``.
+    prior : Prior, optional
+        Who shares a precision: `cofem.Independent` (the default), `cofem.MultiTask`, `cofem.Block`,
+        `cofem.PatternCoupled`.
+    nonnegative : bool
+        Whether the coefficients are known not to be negative.
+    sample_weight : array of shape (N,), optional
+        Relative weights of the data: the noise of datum i has variance ``noise_std^2 / sample_weight[i]``.
     max_iter : int, optional
         Outer steps at the most; the default depends on the method.
     tol : float, optional
@@ -76,51 +102,225 @@ def fit(
     >>> Phi = Mask(rows, 256) @ DCT(256).T
     >>> z = np.zeros(256); z[[5, 40, 99]] = 3, -2, 1
     >>> y = Phi @ z + 0.01 * rng.standard_normal(128)
-    >>> post = cofem.fit(Phi, y, noise_std=0.01)
+    >>> post = cofem.fit(Phi, y, rng=0)
     >>> np.round(post.mean[[5, 40, 99]], 1).tolist(), set([5, 40, 99]) <= set(post.support())
     ([3.0, -2.0, 1.0], True)
+    >>> 0.007 < post.noise_std < 0.015
+    True
     """
-    operator, problem = make_problem(Phi, y, noise_std)
-    chosen, why = get_method(method, problem)
-    chosen.check(problem)
-    generator = _check_rng(rng)
-    steps = _check_max_iter(chosen.default_max_iter if max_iter is None else max_iter)
-    tolerance = None if tol is None else _check_tol(tol)
-    start = _check_alpha_init(chosen.alpha_init if alpha_init is None else alpha_init, problem)
+    prior = _check_prior(prior)
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be callable, got {type(callback).__name__}")
+    settings = _Settings(
+        method, prior, bool(nonnegative), max_iter, tol, alpha_init, _check_rng(rng), callback, progress
+    )
+    if isinstance(Phi, list | tuple) and isinstance(y, list | tuple) and _are_tasks(Phi):
+        return _fit_different(Phi, y, noise_std, sample_weight, settings)
+    data = np.asarray(y)
+    if data.ndim == 2 and not prior.joins_tasks and data.shape[1] > 0:
+        operator = as_operator(Phi)
+        tasks = [
+            _fit_one(operator, column, noise_std, sample_weight, settings)
+            for column in np.ascontiguousarray(data.T)
+        ]
+        return join_tasks(tasks)
+    return _fit_one(Phi, data if data.ndim == 2 else y, noise_std, sample_weight, settings)
 
-    callbacks: list[Callback] = [] if callback is None else [callback]
-    with progress_bar(
-        progress, steps, chosen.default_tol if tolerance is None else tolerance, chosen.name
-    ) as bar:
-        outcome = run(
-            problem,
-            chosen,
-            State(problem.start(start)),
-            rng=generator,
-            max_iter=steps,
-            tol=tolerance,
-            callbacks=callbacks + ([bar] if bar else []),
-        )
+
+class _Settings:
+    """What the user asked for, checked as far as it does not depend on the problem."""
+
+    def __init__(
+        self,
+        method: Any,
+        prior: Prior,
+        nonnegative: bool,
+        max_iter: Any,
+        tol: Any,
+        alpha_init: Any,
+        rng: np.random.Generator,
+        callback: Callback | None,
+        progress: bool,
+    ) -> None:
+        self.method = method
+        self.prior = prior
+        self.nonnegative = nonnegative
+        self.max_iter = None if max_iter is None else _check_max_iter(max_iter)
+        self.tol = None if tol is None else _check_tol(tol)
+        self.alpha_init = alpha_init
+        self.rng = rng
+        self.callback = callback
+        self.progress = progress
+
+
+def _fit_one(
+    Phi: Any, y: Any, noise_std: Any, sample_weight: Any, settings: _Settings, stacklevel: int = 3
+) -> Posterior:
+    """Fit data that share one dictionary and one set of precisions."""
+    ready = make_problem(
+        Phi,
+        y,
+        noise_std,
+        sample_weight=sample_weight,
+        prior=settings.prior,
+        nonnegative=settings.nonnegative,
+    )
+    problem = ready.problem
+    chosen, why = get_method(settings.method, problem)
+    chosen.check(problem)
+    start = _check_alpha_init(
+        chosen.alpha_init if settings.alpha_init is None else settings.alpha_init, problem
+    )
+    notes: tuple[str, ...] = (why,) if why else ()
+    rule = None
+    if ready.noise.std is None:
+        if problem.n_rows >= ENOUGH_DATA * problem.n_columns and chosen.any_prior:
+            rule = FromEvidence()
+            power = float(np.vdot(problem.y, problem.y).real) / problem.y.size
+            problem = problem.with_noise(0.1 * power or 1.0)
+            notes += ("the noise was learned from the evidence, since data are plenty",)
+        else:
+            learned = learn_noise(problem, settings.rng, settings.progress)
+            problem = problem.with_noise(learned.noise_var)
+            notes += (learned.note,)
+    outcome = _run(problem, chosen, start, settings, rule)
     status = outcome.status
     if outcome.doubtful:
-        warnings.warn(str(status), ConvergenceWarning, stacklevel=2)
-    if why:
-        status = Status(status.code, status.message, (*status.notes, why))
+        warnings.warn(str(status), ConvergenceWarning, stacklevel=stacklevel)
+    status = Status(status.code, status.message, (*status.notes, *notes))
+    return _posterior(ready, outcome, chosen, status)
 
-    unit, state = problem.units.coefficient, outcome.state
+
+def learn_noise(problem: Problem, rng: np.random.Generator, progress: bool = False) -> Learned:
+    """Find the noise variance from data that are held out of a fit, or of several in turn."""
+    parts = held_out_parts(problem.n_rows, rng)
+    found = []
+    power = float(np.vdot(problem.y, problem.y).real) / problem.y.size
+    for number, rows in enumerate(parts, 1):
+        title = "noise" if len(parts) == 1 else f"noise {number}/{len(parts)}"
+        for start in STARTS:
+            seen, rule = split(problem, rows, start)
+            method, _ = choose_method(seen)
+            with progress_bar(progress, method.default_max_iter, method.default_tol, title) as bar:
+                outcome = run(
+                    seen,
+                    method,
+                    State(seen.start(None)),
+                    rng=rng,
+                    max_iter=method.default_max_iter,
+                    tol=None,
+                    callbacks=[bar] if bar else [],
+                    noise=rule,
+                )
+            problem.phi.products += seen.phi.products
+            if outcome.problem.noise_var < NOTHING_FOUND * power:
+                break
+        found.append(outcome.problem.noise_var)
+    count = sum(rows.size for rows in parts)
+    turns = "" if len(parts) == 1 else f", {len(parts)} parts in turn"
+    # The median, since a fit of one part may miss the signal.
+    return Learned(float(np.median(found)), f"the noise was learned from {count} data held out{turns}")
+
+
+def _run(problem: Problem, method: Method, start: Any, settings: _Settings, rule: Any) -> Outcome:
+    steps = method.default_max_iter if settings.max_iter is None else settings.max_iter
+    tol = method.default_tol if settings.tol is None else settings.tol
+    callbacks = [] if settings.callback is None else [settings.callback]
+    with progress_bar(settings.progress, steps, tol, method.name) as bar:
+        return run(
+            problem,
+            method,
+            State(problem.start(start)),
+            rng=settings.rng,
+            max_iter=steps,
+            tol=settings.tol,
+            callbacks=callbacks + ([bar] if bar else []),
+            noise=rule,
+        )
+
+
+def _posterior(ready: Ready, outcome: Outcome, method: Method, status: Status) -> Posterior:
+    """Put the result into the user's units and layout."""
+    problem, state = outcome.problem, outcome.state
+    unit = problem.units.coefficient
+    mean, variance = state.mean, state.variance
+    gaussian = None
+    if problem.nonnegative:
+        gaussian = (mean.T * unit, variance * unit**2)
+        mean, variance = rectified_moments(mean, variance)
+    mean, variance = mean.T * unit, variance.T * unit**2
+    if mean.ndim == 2 and variance.ndim == 1:
+        variance = np.repeat(variance[:, None], mean.shape[1], axis=1)
+    weights = ready.noise.weights
+    y = problem.y * problem.units.data
+    if weights is not None:
+        y = y / weights.astype(problem.real_dtype)
     return Posterior(
-        mean=state.mean * unit,
-        variance=state.variance * unit**2,
+        mean=mean,
+        variance=variance,
         alpha=state.alpha / unit**2,
-        noise_std=float(noise_std),
-        method=chosen.name,
+        noise_std=problem.noise_var**0.5 * problem.units.data if ready.noise.std is None else ready.noise.std,
+        method=method.name,
         status=status,
         history=outcome.history,
-        operator=operator,
-        y=problem.y * problem.units.data,
+        operator=ready.operator,
+        y=y.T,
+        weights=weights,
+        gaussian=gaussian,
     )
+
+
+def _are_tasks(Phi: Sequence[Any]) -> bool:
+    """Tell whether a list is one of dictionaries, as opposed to a matrix written as lists."""
+    return len(Phi) > 0 and all(isinstance(part, Operator) or getattr(part, "ndim", 0) == 2 for part in Phi)
+
+
+def _fit_different(
+    Phis: Sequence[Any], ys: Sequence[Any], noise_std: Any, sample_weight: Any, settings: _Settings
+) -> Posterior:
+    """Fit tasks with dictionaries of their own: one block-diagonal one, precisions tied across tasks."""
+    operators = [as_operator(Phi) for Phi in Phis]
+    if len(operators) != len(ys):
+        raise ValueError(f"Phi and y must be lists of the same length, got {len(operators)} and {len(ys)}")
+    columns = {operator.shape[1] for operator in operators}
+    if len(columns) > 1:
+        raise ValueError(f"Phi must hold dictionaries with as many columns each, got {sorted(columns)}")
+    data = [np.asarray(y) for y in ys]
+    for i, (operator, part) in enumerate(zip(operators, data, strict=True)):
+        if part.shape != (operator.shape[0],):
+            raise ValueError(f"y[{i}] must have shape ({operator.shape[0]},), got {part.shape}")
+    if not settings.prior.joins_tasks:
+        if sample_weight is not None or not isinstance(noise_std, str | float | int):
+            raise ValueError("noise of each datum is not known for lists of tasks that share nothing")
+        tasks = [
+            _fit_one(op, part, noise_std, None, settings) for op, part in zip(operators, data, strict=True)
+        ]
+        return join_tasks(tasks)
+    (size,) = columns
+    joint = _Settings(
+        settings.method,
+        Block(np.tile(np.arange(size), len(operators))),
+        settings.nonnegative,
+        settings.max_iter,
+        settings.tol,
+        settings.alpha_init
+        if np.ndim(settings.alpha_init) == 0
+        else np.tile(settings.alpha_init, len(operators)),
+        settings.rng,
+        settings.callback,
+        settings.progress,
+    )
+    whole = _fit_one(block_diag(operators), np.concatenate(data), noise_std, sample_weight, joint)
+    return whole.split(operators)
+
+
+def _check_prior(prior: Any) -> Prior:
+    if prior is None:
+        return Independent()
+    if isinstance(prior, Prior):
+        return prior
+    names = ", ".join(f"cofem.{kind.__name__}()" for kind in PRIORS.values())
+    raise TypeError(f"prior must be one of {names}, got {prior!r}")
 
 
 def _check_rng(rng: Any) -> np.random.Generator:

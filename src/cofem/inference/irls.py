@@ -9,6 +9,7 @@ import numpy as np
 from scipy import linalg
 
 from cofem.inference.base import ExpectationMaximisation, Info, Moments, State
+from cofem.inference.em import as_mean, columns
 from cofem.inference.evidence import log_evidence
 from cofem.inference.problem import Problem
 
@@ -22,6 +23,11 @@ class IRLS(ExpectationMaximisation):
     Time O(D N^2 + N^3) a step, memory O(D N): the better one of the two exact methods when N < D.
     Always computes in double precision.
 
+    Parameters
+    ----------
+    accelerate : bool
+        Extrapolate the outer steps (SQUAREM), where plain EM would take a step at a time.
+
     Examples
     --------
     >>> import numpy as np, cofem
@@ -31,7 +37,13 @@ class IRLS(ExpectationMaximisation):
     [0]
     """
 
+    accelerate: bool = False
+
     name: ClassVar[str] = "irls"
+
+    def accelerates(self, state: State) -> bool:
+        """Extrapolate if asked to: the moments are exact."""
+        return self.accelerate
 
     def memory(self, problem: Problem) -> tuple[float, str]:
         """Phi, its whitened copy, and the N x N covariance with its factor."""
@@ -45,10 +57,9 @@ class IRLS(ExpectationMaximisation):
         covariance = (phi * g) @ phi.conj().T
         covariance[np.diag_indices_from(covariance)] += problem.noise_var
         factor = linalg.cholesky(covariance, lower=True, overwrite_a=True, check_finite=False)
-        y = problem.y.astype(np.complex128 if problem.is_complex else np.float64)
-        white_y = linalg.solve_triangular(factor, y, lower=True, check_finite=False)
+        white_y = linalg.solve_triangular(factor, columns(problem), lower=True, check_finite=False)
         white_phi = linalg.solve_triangular(factor, phi, lower=True, check_finite=False)
-        mean = g * (white_phi.conj().T @ white_y)
+        mean = g[:, None] * (white_phi.conj().T @ white_y)
         explained = g * np.einsum("ij,ij->j", white_phi.conj(), white_phi).real
         # gamma = explained is at most 1; what rounding leaves of 1 - gamma is bounded from below by
         # the variance a coefficient would have if all others were known.
@@ -58,4 +69,4 @@ class IRLS(ExpectationMaximisation):
         quadratic = float(np.vdot(white_y, white_y).real)
         info = Info(figures={"log_evidence": log_evidence(problem, log_det, quadratic)})
         real = problem.real_dtype
-        return Moments(mean.astype(problem.y.dtype), variance.astype(real), None, info)
+        return Moments(as_mean(mean, problem), variance.astype(real), None, info)

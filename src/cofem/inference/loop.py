@@ -6,18 +6,22 @@ import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from cofem.inference.base import Info, Method, State
+from cofem.inference.noise import NoiseRule, least_noise
 from cofem.inference.problem import Problem
 from cofem.linalg.cg import weighted_energy
 from cofem.status import Status, StatusCode
 
 Array = Any
 logger = logging.getLogger("cofem")
+
+#: Relative change of the noise variance in a step below which it counts as settled.
+NOISE_SETTLED = 0.02
 
 
 @dataclass(frozen=True)
@@ -33,8 +37,8 @@ class Snapshot:
 
     @property
     def mean(self) -> Array:
-        """Posterior mean, shape (D,)."""
-        return self._state.mean * self._problem.units.coefficient
+        """Posterior mean, shape (D,), or (D, L) for L tasks."""
+        return self._problem.point(self._state.mean, self._state.variance).T * self._problem.units.coefficient
 
     @property
     def variance(self) -> Array:
@@ -59,6 +63,7 @@ Callback = Callable[[Snapshot], bool | None]
 class Outcome:
     """The last good state, the history and how the run ended."""
 
+    problem: Problem
     state: State
     history: dict[str, np.ndarray]
     status: Status
@@ -75,8 +80,12 @@ def run(
     max_iter: int,
     tol: float | None,
     callbacks: list[Callback],
+    noise: NoiseRule | None = None,
 ) -> Outcome:
-    """Step `method` until the mean settles, a callback stops it or the steps run out."""
+    """Step `method` until the mean settles, a callback stops it or the steps run out.
+
+    With a `noise` rule the noise is set anew after every step, and must settle as well.
+    """
     start = time.perf_counter()
     history: dict[str, list[float | str]] = defaultdict(list)
     decisions: dict[str, str] = {}
@@ -104,6 +113,9 @@ def run(
         )
         _record(history, snapshot, info)
         logger.debug("%s step %d: change %.3g, %s", method.name, iteration, change, info)
+        if noise is not None:
+            problem, state, quiet = _renew_noise(problem, state, noise, settled)
+            settled = settled and quiet
         status = _judge(snapshot, info, settled and not method.stops_itself, limit, callbacks)
         if status is not None:
             break
@@ -125,7 +137,20 @@ def run(
     notes = [f"{text} (in {count} of {iteration} steps)" for text, count in troubles.items()]
     status = Status(status.code, status.message, (*notes, *decisions.values()))
     logger.info("%s: %s", method.name, status)
-    return Outcome(state, {name: np.asarray(values) for name, values in history.items()}, status, doubtful)
+    arrays = {name: np.asarray(values) for name, values in history.items()}
+    return Outcome(problem, state, arrays, status, doubtful)
+
+
+def _renew_noise(
+    problem: Problem, state: State, noise: NoiseRule, settled: bool
+) -> tuple[Problem, State, bool]:
+    """Set the noise anew; steps before a large change are no ground to extrapolate from."""
+    noise_var = max(noise(problem, state, settled), least_noise(problem))
+    ratio = noise_var / problem.noise_var
+    if not np.isfinite(ratio):
+        return problem, state, True
+    near = abs(np.log(ratio)) < NOISE_SETTLED
+    return problem.with_noise(noise_var), state if near else replace(state, trail=None), near
 
 
 def _judge(
@@ -167,7 +192,7 @@ def _change(new: Array, old: Array | None, column_energy: Array) -> tuple[float,
 
 def _tolerance(problem: Problem, method: Method, size: float) -> float:
     """Relative change at which to stop: the method's own, or a small part of the noise if that is more."""
-    noise = (problem.n_rows * problem.noise_var) ** 0.5
+    noise = (problem.y.size * problem.noise_var) ** 0.5
     # Where the mean is as small as the noise itself, the noise is no measure for it.
     return max(method.default_tol, min(method.noise_tol * noise / size, 1e-2) if size > 0 else 0.0)
 
@@ -181,7 +206,7 @@ def _prior_change(new: State, old: State, column_energy: Array) -> float:
 
 
 def _norm(x: Array, column_energy: Array) -> float:
-    return float(weighted_energy(x[None], column_energy)[0]) ** 0.5
+    return float(np.sum(weighted_energy(np.atleast_2d(x), column_energy))) ** 0.5
 
 
 def _is_finite(state: State) -> bool:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 import numbers
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from cofem.operators import Operator, as_operator, check_adjoint
+from cofem._arrays import squared_modulus
+from cofem.operators import Diagonal, Operator, as_operator, check_adjoint
+from cofem.priors import Independent, Prior
+from cofem.priors.rectified import rectified_moments, rectified_second_moment
 
 Array = Any
 
@@ -74,22 +77,55 @@ class Units:
 class Problem:
     """``y ~ N(Phi z, noise_var I)``, ``z ~ N(0, diag(alpha)^-1)``, in scaled units.
 
+    Several data vectors of one dictionary (tasks) are rows of y; means then have shape (L, D).
+
     Attributes
     ----------
     phi : Meter
         The dictionary, shape (N, D).
-    y : ndarray of shape (N,)
+    y : ndarray of shape (N,) or (L, N)
         The data.
     noise_var : float
         Noise variance ``1 / beta`` (for complex data, of ``|noise|^2``).
     units : Units
         How to get back to the user's units.
+    prior : Prior
+        How precisions follow from second moments.
+    nonnegative : bool
+        Whether the coefficients are known not to be negative.
     """
 
     phi: Meter
     y: Array
     noise_var: float
     units: Units = field(default_factory=Units)
+    prior: Prior = field(default_factory=Independent)
+    nonnegative: bool = False
+
+    def with_noise(self, noise_var: float) -> Problem:
+        """Return the problem with another noise variance; what is known about Phi is kept."""
+        other = replace(self, noise_var=noise_var)
+        kept = ("real_dtype", "column_energy", "energy", "gain", "dense")
+        other.__dict__.update({name: self.__dict__[name] for name in kept if name in self.__dict__})
+        return other
+
+    def second_moment(self, mean: Array, variance: Array) -> Array:
+        """``E |z_j|^2`` under the posterior, averaged over the tasks, shape (D,)."""
+        if self.nonnegative:
+            moment = rectified_second_moment(mean, variance)
+        else:
+            moment = squared_modulus(mean)
+            moment += variance
+        return np.mean(moment, axis=0) if moment.ndim > 1 else moment
+
+    def point(self, mean: Array, variance: Array) -> Array:
+        """Posterior mean of the coefficients, given that of the Gaussian before the constraint, if any."""
+        return rectified_moments(mean, variance)[0] if self.nonnegative else mean
+
+    @property
+    def n_tasks(self) -> int:
+        """Number L of data vectors."""
+        return 1 if self.y.ndim == 1 else self.y.shape[0]
 
     @property
     def n_rows(self) -> int:
@@ -142,7 +178,7 @@ class Problem:
         data can resolve, and far below overflow in the working precision.
         """
         mean_energy = self.energy / self.n_columns or 1.0
-        explain = self.energy / (float(np.vdot(self.y, self.y).real) or 1.0)
+        explain = self.energy / (float(np.vdot(self.y, self.y).real) / self.n_tasks or 1.0)
         headroom = 1e14 if self.real_dtype == np.float64 else 1e9
         return headroom * max(explain, mean_energy / self.noise_var, 1e-300)
 
@@ -155,7 +191,7 @@ class Problem:
         if alpha_init is not None:
             alpha = np.asarray(alpha_init, dtype=np.float64) * self.units.coefficient**2
             return np.broadcast_to(alpha, (self.n_columns,)).astype(self.real_dtype)
-        power = float(np.vdot(self.y, self.y).real) / self.n_rows
+        power = float(np.vdot(self.y, self.y).real) / self.y.size
         signal = max(power - self.noise_var, 0.01 * power) or self.noise_var
         theta = self.column_energy
         largest = float(theta.max()) or 1.0
@@ -164,25 +200,67 @@ class Problem:
         return start
 
 
-def make_problem(Phi: Any, y: Any, noise_std: Any) -> tuple[Operator, Problem]:
+@dataclass(frozen=True, eq=False)
+class Noise:
+    """What the user said about the noise.
+
+    Attributes
+    ----------
+    std : float or None
+        Its standard deviation where the weight is 1; None if it is to be learned.
+    weights : ndarray of shape (N,) or None
+        What each datum is multiplied by, so that all have the same noise.
+    """
+
+    std: float | None
+    weights: np.ndarray | None
+
+
+class Ready(NamedTuple):
+    """A problem, and what it was made from, in one precision."""
+
+    problem: Problem
+    operator: Operator
+    noise: Noise
+
+
+def make_problem(
+    Phi: Any,
+    y: Any,
+    noise_std: Any,
+    *,
+    sample_weight: Any = None,
+    prior: Prior | None = None,
+    nonnegative: bool = False,
+) -> Ready:
     """Check what the user gave and set the problem up; raise by argument name otherwise."""
     operator = as_operator(Phi)
     if min(operator.shape) < 1:
         raise ValueError(f"Phi must have at least one row and one column, got shape {operator.shape}")
     y = _check_data(y, operator)
-    sigma = _check_noise(noise_std)
+    noise = check_noise(noise_std, sample_weight, operator.shape[0])
+    prior = Independent() if prior is None else prior
+    prior.check(operator.shape[1])
 
     precision = np.result_type(y.dtype, operator.precision or np.float32)
     is_complex = operator.is_complex or np.iscomplexobj(y)
     real = np.float32 if np.finfo(precision).dtype == np.float32 else np.float64
+    if nonnegative and is_complex:
+        raise ValueError("nonnegative=True is for real coefficients, but y or Phi is complex")
     y = y.astype(np.result_type(real, np.complex64) if is_complex else real)
     operator = operator.astype(real)
     check_adjoint(operator, n_vectors=1, dtype=y.dtype)
 
-    units = Units(_power_of_two(_rms(y)), _dictionary_unit(operator))
-    scaled = operator if units.dictionary == 1 else operator * (1 / units.dictionary)
+    white = operator
+    if noise.weights is not None:
+        weights = noise.weights.astype(real)
+        white = Diagonal(weights) @ operator
+        y *= weights
+    units = Units(_power_of_two(_rms(y)), _dictionary_unit(white))
+    scaled = white if units.dictionary == 1 else white * (1 / units.dictionary)
     y /= units.data  # the copy made above
-    return operator, Problem(Meter(scaled), y, (sigma / units.data) ** 2, units)
+    noise_var = np.nan if noise.std is None else (noise.std / units.data) ** 2
+    return Ready(Problem(Meter(scaled), y, noise_var, units, prior, nonnegative), operator, noise)
 
 
 def _check_data(y: Any, operator: Operator) -> np.ndarray:
@@ -190,10 +268,12 @@ def _check_data(y: Any, operator: Operator) -> np.ndarray:
     if data.dtype.kind not in "buifc":
         raise TypeError(f"y must be an array of numbers, got {type(y).__name__} of dtype {data.dtype}")
     n_rows = operator.shape[0]
-    if data.shape != (n_rows,):
+    if data.shape != (n_rows,) and not (data.ndim == 2 and data.shape[0] == n_rows and data.shape[1] > 0):
         raise ValueError(
-            f"y must have shape ({n_rows},) to match Phi of shape {operator.shape}, got {data.shape}"
+            f"y must have shape ({n_rows},), or ({n_rows}, L) for L tasks, to match Phi of shape "
+            f"{operator.shape}, got {data.shape}"
         )
+    data = data.T if data.ndim == 2 else data  # a row for each task
     if not np.isfinite(data).all():
         raise ValueError(
             f"y must be finite, got {np.count_nonzero(~np.isfinite(data))} NaN or infinite values"
@@ -201,13 +281,42 @@ def _check_data(y: Any, operator: Operator) -> np.ndarray:
     return data if data.dtype.kind in "fc" and data.dtype.itemsize >= 4 else data.astype(np.float64)
 
 
-def _check_noise(noise_std: Any) -> float:
-    if isinstance(noise_std, bool) or not isinstance(noise_std, numbers.Real):
-        raise TypeError(f"noise_std must be a positive number, got {noise_std!r}")
-    sigma = float(noise_std)
-    if not (math.isfinite(sigma) and sigma > 0):
-        raise ValueError(f"noise_std must be positive and finite, got {sigma}")
-    return sigma
+def check_noise(noise_std: Any, sample_weight: Any, n_rows: int) -> Noise:
+    """Check what the user said about the noise."""
+    weights = None
+    if sample_weight is not None:
+        weights = np.sqrt(_positive_vector(sample_weight, n_rows, "sample_weight"))
+    if isinstance(noise_std, str):
+        if noise_std != "learn":
+            raise ValueError(f"noise_std must be 'learn', a positive number or an array, got {noise_std!r}")
+        return Noise(None, weights)
+    if isinstance(noise_std, numbers.Real) and not isinstance(noise_std, bool):
+        sigma = float(noise_std)
+        if not (math.isfinite(sigma) and sigma > 0):
+            raise ValueError(f"noise_std must be positive and finite, got {sigma}")
+        return Noise(sigma, weights)
+    if isinstance(noise_std, np.ndarray | list | tuple):
+        if weights is not None:
+            raise ValueError("noise_std as an array already weighs the samples; leave sample_weight out")
+        each = _positive_vector(noise_std, n_rows, "noise_std")
+        typical = float(np.exp(np.mean(np.log(each))))
+        return Noise(typical, typical / each)
+    raise TypeError(
+        f"noise_std must be 'learn', a positive number or an array of shape ({n_rows},), got {noise_std!r}"
+    )
+
+
+def _positive_vector(values: Any, n_rows: int, name: str) -> np.ndarray:
+    vector = np.asarray(values)
+    if vector.dtype.kind not in "uif" or vector.shape != (n_rows,):
+        raise ValueError(
+            f"{name} must be numbers of shape ({n_rows},), one for each sample, got dtype {vector.dtype} "
+            f"and shape {vector.shape}"
+        )
+    vector = vector.astype(np.float64)
+    if not (np.isfinite(vector).all() and (vector > 0).all()):
+        raise ValueError(f"{name} must be positive and finite")
+    return vector
 
 
 def _rms(y: np.ndarray) -> float:

@@ -41,7 +41,7 @@ def choose_method(problem: Problem) -> tuple[Method, str]:
     An exact one where its matrix is small; CoFEM otherwise.
     """
     n, d = problem.phi.shape
-    exact = EM() if d <= n else IRLS()
+    exact = EM(accelerate=True) if d <= n else IRLS(accelerate=True)
     side, limit = min(n, d), available_bytes()
     fits = limit is None or exact.memory(problem)[0] < 0.5 * limit
     if side <= EXACT_SIDE and n * d <= EXACT_SIDE * 16384 and fits:

@@ -69,6 +69,8 @@ class Seq(Method):
 
     name: ClassVar[str] = "seq"
     complex_data: ClassVar[bool] = False
+    several_tasks: ClassVar[bool] = False
+    any_prior: ClassVar[bool] = False
     default_max_iter: ClassVar[int] = 1_000_000
     stops_itself: ClassVar[bool] = True
 

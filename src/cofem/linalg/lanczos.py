@@ -50,6 +50,49 @@ def spectral_density(
     >>> np.round(nodes, 6).tolist(), np.round(weights, 6).tolist()
     ([2.0], [1.0])
     """
+    rules = quadratures(apply, like, size, steps=steps, vectors=vectors, rng=rng)
+    nodes, weights = zip(*rules, strict=True)
+    return np.concatenate(nodes), np.concatenate(weights) / vectors
+
+
+def trace_of_function(
+    function: Callable[[np.ndarray], np.ndarray],
+    apply: Callable[[Array], Array],
+    like: Array,
+    size: int,
+    *,
+    steps: int,
+    vectors: int,
+    rng: np.random.Generator,
+) -> tuple[float, float]:
+    """Estimate the trace of a function of a Hermitian operator, and the standard error of the estimate.
+
+    Parameters are those of `spectral_density`; `function` acts on eigenvalues.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> value, error = trace_of_function(
+    ...     np.log, lambda x: 2 * x, np.zeros(1), 50, steps=5, vectors=3, rng=np.random.default_rng(0))
+    >>> round(value / 50, 6), round(error, 6)
+    (0.693147, 0.0)
+    """
+    rules = quadratures(apply, like, size, steps=steps, vectors=vectors, rng=rng)
+    values = size * np.array([np.sum(weights * function(nodes)) for nodes, weights in rules])
+    error = np.std(values, ddof=1) / np.sqrt(vectors) if vectors > 1 else np.inf
+    return float(np.mean(values)), float(error)
+
+
+def quadratures(
+    apply: Callable[[Array], Array],
+    like: Array,
+    size: int,
+    *,
+    steps: int,
+    vectors: int,
+    rng: np.random.Generator,
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return one Gauss quadrature (nodes, weights that sum to 1) for each random start."""
     start = draw_probes(vectors, size, like=like, rng=rng, distribution="rademacher")
     current = start / np.sqrt(size)
     previous = np.zeros_like(current)
@@ -67,11 +110,10 @@ def spectral_density(
             break
         off_diagonal.append(coupling)
         previous, current = current, image / coupling[:, None].astype(like.real.dtype)
-    nodes, weights = [], []
+    rules = []
     for k in range(vectors):
         d = np.array([entry[k] for entry in diagonal])
         e = np.array([entry[k] for entry in off_diagonal[: len(d) - 1]])
         values, ritz = eigh_tridiagonal(d, e)
-        nodes.append(values)
-        weights.append(ritz[0] ** 2 / vectors)
-    return np.concatenate(nodes), np.concatenate(weights)
+        rules.append((values, ritz[0] ** 2))
+    return rules

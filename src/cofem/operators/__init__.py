@@ -7,7 +7,7 @@ from cofem.operators.dense import Dense, Sparse
 from cofem.operators.facts import Facts
 from cofem.operators.interop import as_operator
 from cofem.operators.sampling import Diagonal, Identity, Mask
-from cofem.operators.stack import hstack, vstack
+from cofem.operators.stack import block_diag, hstack, vstack
 from cofem.operators.transforms import DCT, FFT
 from cofem.operators.wavelets import Wavelet
 
@@ -24,6 +24,7 @@ __all__ = [
     "Sparse",
     "Wavelet",
     "as_operator",
+    "block_diag",
     "check_adjoint",
     "hstack",
     "vstack",

@@ -119,6 +119,76 @@ def hstack(operators: Sequence[Operator]) -> Operator:
     return operators[0] if len(operators) == 1 else Stack([op.H for op in operators]).H
 
 
+class BlockDiagonal(Operator):
+    """Operators that each act on coefficients of their own."""
+
+    def __init__(self, parts: Sequence[Operator]) -> None:
+        grams = {op.facts.row_gram for op in parts}
+        super().__init__(
+            (sum(op.shape[0] for op in parts), sum(op.shape[1] for op in parts)),
+            is_complex=any(op.is_complex for op in parts),
+            precision=common_precision(parts),
+            facts=Facts(row_gram=grams.pop() if len(grams) == 1 else None),
+        )
+        self.parts = tuple(parts)
+
+    def _apply(self, name: str, x: Array, axis: int) -> Array:
+        ends = np.cumsum([op.shape[axis] for op in self.parts]).tolist()
+        starts = [0, *ends[:-1]]
+        pieces = [getattr(op, name)(x[..., i:j]) for op, i, j in zip(self.parts, starts, ends, strict=True)]
+        xp = namespace(x)
+        dtype = xp.result_type(*pieces)
+        return xp.concat([xp.astype(piece, dtype, copy=False) for piece in pieces], axis=-1)
+
+    def _forward(self, x: Array) -> Array:
+        return self._apply("_forward", x, 1)
+
+    def _adjoint(self, y: Array) -> Array:
+        return self._apply("_adjoint", y, 0)
+
+    def _gram(self, x: Array) -> Array:
+        return self._apply("_gram", x, 1)
+
+    def _abs2(self) -> Operator | None:
+        squares = [op.abs2() for op in self.parts]
+        known = [square for square in squares if square is not None]
+        return BlockDiagonal(known) if len(known) == len(squares) else None
+
+    def _spectral_norm(self) -> float:
+        return max(op.norm for op in self.parts)
+
+    def _in_precision(self, precision: str) -> Operator:
+        return BlockDiagonal([op._in_precision(precision) for op in self.parts])
+
+    def _expression(self) -> str:
+        return f"block_diag([{', '.join(op._expression() for op in self.parts)}])"
+
+
+def block_diag(operators: Sequence[Operator]) -> Operator:
+    """Put operators along the diagonal: each has coefficients and data of its own.
+
+    Parameters
+    ----------
+    operators : sequence of Operator
+        Of shapes ``(N_k, D_k)``.
+
+    Returns
+    -------
+    Operator
+        Of shape ``(sum of N_k, sum of D_k)``.
+
+    Examples
+    --------
+    >>> from cofem.operators import DCT, Identity, block_diag
+    >>> block_diag([Identity(4), DCT(2)])
+    <block_diag([Identity(4), DCT(2)]), shape (6, 6)>
+    """
+    if len(operators) == 0 or not all(isinstance(op, Operator) for op in operators):
+        kinds = [type(op).__name__ for op in operators]
+        raise TypeError(f"operators must be a non-empty sequence of operators, got {kinds}; see as_operator")
+    return operators[0] if len(operators) == 1 else BlockDiagonal(operators)
+
+
 def _check_parts(operators: Sequence[Operator], axis: int) -> None:
     if len(operators) == 0 or not all(isinstance(op, Operator) for op in operators):
         kinds = [type(op).__name__ for op in operators]

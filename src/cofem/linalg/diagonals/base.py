@@ -32,8 +32,10 @@ class Setting:
         ``theta_j = ||phi_j||^2``.
     like : array
         Any array of the precision, library and kind (real or complex) of the coefficients.
-    mean, variance : arrays of shape (D,) or None
-        Moments of the step before.
+    mean : array of shape (D,) or (L, D), or None
+        Mean of the step before, a row for each task.
+    variance : array of shape (D,) or None
+        Variances of the step before.
     """
 
     phi: Dictionary

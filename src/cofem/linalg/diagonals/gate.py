@@ -207,4 +207,5 @@ def _effect(setting: Setting, variance: Array) -> Array:
     """Change of log alpha for a relative change of the variance: ``s / (|mean|^2 + s)``."""
     if setting.mean is None:
         return np.ones_like(variance)
-    return variance / (squared_modulus(setting.mean) + variance)
+    power = squared_modulus(setting.mean)
+    return variance / ((power if power.ndim == 1 else np.mean(power, axis=0)) + variance)

@@ -1,0 +1,13 @@
+"""Priors: who shares a precision, and how precisions follow from second moments. One file each."""
+
+from cofem.priors.base import Independent, Prior
+from cofem.priors.block import Block
+from cofem.priors.multitask import MultiTask
+from cofem.priors.pattern import PatternCoupled
+
+#: The priors by name.
+PRIORS: dict[str, type[Prior]] = {
+    prior.name: prior for prior in (Independent, MultiTask, Block, PatternCoupled)
+}
+
+__all__ = ["PRIORS", "Block", "Independent", "MultiTask", "PatternCoupled", "Prior"]

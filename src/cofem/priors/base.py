@@ -1,0 +1,56 @@
+"""What a prior is: the update of the precisions from the posterior's second moments."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+Array = Any
+
+
+@dataclass(frozen=True)
+class Prior(ABC):
+    """``z_j ~ N(0, 1 / alpha_j)`` with some relation between the alphas.
+
+    The M-step is all that an algorithm needs of a prior: alpha from the second moments
+    ``m_j = E |z_j|^2`` (averaged over tasks, where there are several).
+    """
+
+    name: ClassVar[str]
+    #: Whether several data vectors share their alpha.
+    joins_tasks: ClassVar[bool] = False
+    #: Whether the update maximises the evidence over free precisions, so that steps may be extrapolated.
+    extrapolates: ClassVar[bool] = True
+
+    def check(self, n_columns: int) -> None:  # noqa: B027 (most priors fit any dictionary)
+        """Refuse what does not fit a dictionary with so many columns, naming the argument."""
+
+    @abstractmethod
+    def precisions(self, second_moment: Array, cap: float) -> Array:
+        """M-step: alpha, at most `cap`, from second moments of shape (D,)."""
+
+
+@dataclass(frozen=True)
+class Independent(Prior):
+    """Each coefficient has a precision of its own: ``alpha_j = 1 / m_j``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> Independent().precisions(np.array([2.0, 0.0]), cap=1e12).tolist()
+    [0.5, 1000000000000.0]
+    """
+
+    name: ClassVar[str] = "independent"
+
+    def precisions(self, second_moment: Array, cap: float) -> Array:
+        """M-step."""
+        return capped_inverse(second_moment, cap)
+
+
+def capped_inverse(x: Array, cap: float) -> Array:
+    """``1 / x``, at most `cap`."""
+    return 1 / np.maximum(x, x.dtype.type(1 / cap))
