@@ -30,8 +30,8 @@ class PatternCoupled(Prior):
     >>> import numpy as np
     >>> PatternCoupled(0.0).precisions(np.array([1.0, 2.0]), cap=1e12).tolist()
     [1.0, 0.5]
-    >>> PatternCoupled(1.0).precisions(np.array([1.0, 0.0, 0.0]), cap=1e12).round(3).tolist()
-    [2.0, 1000000000001.0, 1000000000001.0]
+    >>> PatternCoupled(1.0).precisions(np.array([4.0, 0.0, 4.0]), cap=1e12).tolist()
+    [0.375, 0.625, 0.375]
     """
 
     coupling: float = 1.0

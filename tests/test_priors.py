@@ -1,0 +1,477 @@
+"""Priors, tasks, the constraint, complex data and their combinations, against exact EM written out here."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import integrate, stats
+
+import cofem
+from cofem.experiments import problems
+from cofem.operators import DCT, FFT, Dense, Mask, block_diag
+from cofem.priors import PRIORS
+from cofem.priors.rectified import (
+    rectified_draws,
+    rectified_moments,
+    rectified_quantile,
+    rectified_second_moment,
+)
+
+NOISE = 0.05
+
+
+def spikes(D: int, count: int, L: int, kind: str, rng: np.random.Generator, clustered: bool) -> np.ndarray:
+    """Coefficients (D, L) that all tasks have at the same places."""
+    where = rng.choice(D // 4, count // 4, replace=False)[:, None] * 4 + np.arange(4)
+    where = where.ravel() if clustered else rng.choice(D, count, replace=False)
+    z = np.zeros((D, L), complex if kind == "complex" else float)
+    z[where] = rng.standard_normal((where.size, L))
+    if kind == "complex":
+        z[where] += 1j * rng.standard_normal((where.size, L))
+    return np.abs(z) if kind == "nonnegative" else z
+
+
+def make(
+    kind: str, L: int, seed: int = 0, D: int = 48, N: int = 24
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    Phi = rng.standard_normal((N, D))
+    if kind == "complex":
+        Phi = (Phi + 1j * rng.standard_normal((N, D))) / np.sqrt(2)
+    Z = spikes(D, 8, L, kind, rng, clustered=True)
+    noise = rng.standard_normal((N, L))
+    if kind == "complex":
+        noise = (noise + 1j * rng.standard_normal((N, L))) / np.sqrt(2)
+    return Phi, Phi @ Z + NOISE * noise, Z
+
+
+def truncated(mean: float, variance: float) -> tuple[float, float]:
+    """First two moments of a Gaussian cut off at zero, by numerical quadrature."""
+    sigma = variance**0.5
+    # The density relative to its largest value on the half line, where it does not underflow.
+    peak = max(mean, 0.0)
+
+    def weight(z: float) -> float:
+        return np.exp(-0.5 * ((z - mean) ** 2 - (peak - mean) ** 2) / variance)
+
+    width = sigma if mean > 0 else min(sigma, variance / max(-mean, 1e-300))
+    edges = [0.0, *(peak + width * np.array([0.5, 1, 2, 4, 8, 16, 32])), peak + 60 * width]
+    if mean > 0:
+        edges = sorted({0.0, *np.clip(mean + sigma * np.arange(-9, 10), 0, None).tolist()})
+    total = np.zeros(3)
+    for low, high in itertools.pairwise(edges):
+        for k in range(3):
+            total[k] += integrate.quad(lambda z, k=k: z**k * weight(z), low, high, epsabs=0, epsrel=1e-13)[0]
+    return total[1] / total[0], total[2] / total[0]
+
+
+def exact_em(
+    Phi, Y, update, steps: int, nonnegative: bool = False
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """EM as in a textbook: dense, all at once; `update` makes alpha from the second moments (D,)."""
+    D = Phi.shape[1]
+    # The library's start: each column is expected to explain the same share of the data.
+    power = np.mean(np.abs(Y) ** 2)
+    theta = np.sum(np.abs(Phi) ** 2, axis=0)
+    alpha = theta * D / (Phi.shape[0] * (power - NOISE**2))
+    moment = None
+    for _ in range(steps):
+        if moment is not None:
+            alpha = update(moment)
+        covariance = np.linalg.inv(Phi.conj().T @ Phi / NOISE**2 + np.diag(alpha))
+        mean = covariance @ Phi.conj().T @ Y / NOISE**2
+        variance = np.diagonal(covariance).real
+        if nonnegative:
+            moment = np.mean(
+                [[truncated(m, v)[1] for m, v in zip(c, variance, strict=True)] for c in mean.T], axis=0
+            )
+        else:
+            moment = np.mean(np.abs(mean) ** 2, axis=1) + variance
+    return mean, variance, alpha
+
+
+def blocks_of_four(moment: np.ndarray) -> np.ndarray:
+    return np.repeat(1 / moment.reshape(-1, 4).mean(axis=1), 4)
+
+
+def coupled(moment: np.ndarray, weight: float = 0.5) -> np.ndarray:
+    n = moment.size
+    C = np.eye(n) + weight * (np.eye(n, k=1) + np.eye(n, k=-1))
+    return C @ (1 / (C @ moment))
+
+
+UPDATES = {
+    "independent": (cofem.Independent(), lambda m: 1 / m),
+    "multi-task": (cofem.MultiTask(), lambda m: 1 / m),
+    "block": (cofem.Block(4), blocks_of_four),
+    "pattern-coupled": (cofem.PatternCoupled(0.5), coupled),
+}
+
+#: The combinations that exist; `docs/priors.md` has the same table.
+METHODS = {
+    "em": {"real", "complex", "nonnegative", "tasks", "priors"},
+    "irls": {"real", "complex", "nonnegative", "tasks", "priors"},
+    "cofem": {"real", "complex", "nonnegative", "tasks", "priors"},
+    "vi": {"real", "complex", "nonnegative", "tasks", "priors"},
+    "amp": {"real", "complex", "nonnegative", "priors"},
+    "seq": {"real"},
+}
+
+
+def test_every_prior_is_in_the_table() -> None:
+    assert set(UPDATES) == set(PRIORS)
+
+
+@pytest.mark.parametrize("kind", ["real", "complex", "nonnegative"])
+@pytest.mark.parametrize("name", UPDATES)
+@pytest.mark.parametrize("method", ["em", "irls", "cofem"])
+def test_exact_methods_and_cofem_follow_exact_em(name: str, kind: str, method: str) -> None:
+    prior, update = UPDATES[name]
+    L = 3 if name == "multi-task" else 1
+    Phi, Y, _ = make(kind, L)
+    steps = 6
+    mean, variance, alpha = exact_em(Phi, Y, update, steps, kind == "nonnegative")
+    if method == "cofem":
+        method = cofem.CoFEM(diagonal="exact", cg_tol=1e-9, cg_iterations=5000, accelerate=False)
+    post = cofem.fit(
+        Phi,
+        Y if L > 1 else Y[:, 0],
+        noise_std=NOISE,
+        prior=prior,
+        nonnegative=kind == "nonnegative",
+        method=method,
+        max_iter=steps,
+        tol=0,
+        rng=0,
+    )
+    tolerance = 1e-6 if isinstance(method, str) else 1e-4
+    np.testing.assert_allclose(post.alpha, alpha, rtol=100 * tolerance)
+    if kind == "nonnegative":
+        wanted = np.array([[truncated(m, v)[0] for m, v in zip(c, variance, strict=True)] for c in mean.T]).T
+        assert (post.mean >= 0).all()
+    else:
+        wanted = mean
+    np.testing.assert_allclose(
+        post.mean.reshape(wanted.shape), wanted, atol=10 * tolerance * np.abs(wanted).max()
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("kind", ["real", "complex", "nonnegative"])
+@pytest.mark.parametrize("name", UPDATES)
+def test_every_combination_works_or_is_refused_at_the_door(name: str, kind: str, method: str) -> None:
+    prior, _ = UPDATES[name]
+    L = 3 if name == "multi-task" else 1
+    Phi, Y, Z = make(kind, L, seed=1, N=32)
+    arguments = dict(noise_std=NOISE, prior=prior, nonnegative=kind == "nonnegative", method=method, rng=0)
+    y = Y if L > 1 else Y[:, 0]
+    exists = kind in METHODS[method]
+    exists &= L == 1 or "tasks" in METHODS[method]
+    exists &= name == "independent" or "priors" in METHODS[method]
+    if not exists:
+        with pytest.raises(ValueError, match=f"method='{method}'"):
+            cofem.fit(Phi, y, **arguments)
+        return
+    post = cofem.fit(Phi, y, **arguments)
+    found = post.mean.reshape(Z.shape)
+    error = np.linalg.norm(found - Z) / np.linalg.norm(Z)
+    # VI is biased, as the paper says; the others recover.
+    assert error < (0.9 if method == "vi" else 0.1)
+    assert np.iscomplexobj(post.mean) == (kind == "complex")
+    lower, upper = post.credible_interval(0.9)
+    assert lower.shape == upper.shape == post.mean.shape == post.std.shape
+    draws = post.sample(3, rng=0)
+    assert draws.shape == (3, *post.mean.shape)
+    if kind == "nonnegative":
+        assert min(post.mean.min(), lower.min(), draws.min()) >= 0
+
+
+@pytest.mark.parametrize("kind", ["real", "complex"])
+def test_blocks_that_are_tasks_of_their_own_equal_multi_task(kind: str) -> None:
+    """Lists of dictionaries, all the same, are the same as one dictionary with several columns of data."""
+    Phi, Y, _ = make(kind, 3)
+    arguments = dict(noise_std=NOISE, prior=cofem.MultiTask(), method="irls", max_iter=10, tol=0)
+    joint = cofem.fit(Phi, Y, **arguments)
+    lists = cofem.fit([Phi] * 3, list(Y.T), **arguments)
+    np.testing.assert_allclose(lists.mean, joint.mean, atol=1e-8)
+    np.testing.assert_allclose(lists.variance, joint.variance, rtol=1e-8)
+    np.testing.assert_allclose(lists.alpha, joint.alpha, rtol=1e-8)
+    assert lists.sample(2, rng=0).shape == (2, 48, 3)
+    np.testing.assert_allclose(
+        lists.covariance([0, 5])[:, :, 1], joint.covariance([0, 5]), rtol=1e-3, atol=1e-9
+    )
+
+
+def test_tasks_with_different_numbers_of_data(tmp_path) -> None:
+    rng = np.random.default_rng(0)
+    Z = spikes(48, 8, 2, "real", rng, clustered=False)
+    Phis = [rng.standard_normal((n, 48)) for n in (20, 30)]
+    ys = [Phi @ z + NOISE * rng.standard_normal(len(Phi)) for Phi, z in zip(Phis, Z.T, strict=True)]
+    post = cofem.fit(Phis, ys, noise_std=NOISE, prior=cofem.MultiTask(), rng=0)
+    assert np.linalg.norm(post.mean - Z) < 0.1 * np.linalg.norm(Z)
+    assert post.task(1).y.shape == (30,)
+    post.save(tmp_path / "tasks.npz")
+    back = cofem.load(tmp_path / "tasks.npz", operator=Phis)
+    np.testing.assert_array_equal(back.mean, post.mean)
+    np.testing.assert_array_equal(back.task(0).sample(2, rng=1), post.task(0).sample(2, rng=1))
+
+
+def test_tasks_that_share_nothing_equal_single_fits() -> None:
+    Phi, Y, _ = make("real", 3)
+    batch = cofem.fit(Phi, Y, noise_std=NOISE, method="irls")
+    for i in range(3):
+        single = cofem.fit(Phi, Y[:, i], noise_std=NOISE, method="irls")
+        np.testing.assert_array_equal(batch.mean[:, i], single.mean)
+        np.testing.assert_array_equal(batch.alpha[:, i], single.alpha)
+        np.testing.assert_array_equal(batch.task(i).variance, single.variance)
+    assert batch.predict().shape == Y.shape
+
+
+def test_common_diagonal_is_computed_once_for_all_tasks() -> None:
+    """L tasks cost L columns and the check probes once, not L times."""
+    case = problems.dct(2048, seed=0)
+    rng = np.random.default_rng(0)
+    Y = np.stack([case.Phi @ (case.z * rng.standard_normal(2048)) for _ in range(4)], axis=1)
+    Y += 0.005 * rng.standard_normal(Y.shape)
+    probes = cofem.CoFEM(diagonal="rademacher", probes=20, stop="each", accelerate=False)
+    one = cofem.fit(case.Phi, Y[:, 0], noise_std=0.005, method=probes, max_iter=3, tol=0, rng=0)
+    four = cofem.fit(
+        case.Phi, Y, noise_std=0.005, method=probes, prior=cofem.MultiTask(), max_iter=3, tol=0, rng=0
+    )
+    assert four.history["applications"][-1] < 1.6 * one.history["applications"][-1]
+
+
+@pytest.mark.parametrize(
+    ("groups", "labels"),
+    [
+        (3, [0, 0, 0, 1, 1, 1, 2]),
+        (np.array([5, 5, 1, 1, 5, 2, 2]), [2, 2, 0, 0, 2, 1, 1]),
+        ([[1, 2], np.array([6])], [2, 0, 0, 3, 4, 5, 1]),
+    ],
+)
+def test_blocks_may_be_given_in_three_ways(groups, labels) -> None:
+    found = cofem.Block(groups).labels(7)
+    wanted = np.asarray(labels)
+    assert np.array_equal(found[:, None] == found, wanted[:, None] == wanted)
+
+
+def test_pattern_coupling_in_two_dimensions() -> None:
+    moment = np.zeros((4, 5))
+    moment[1, 2] = 1.0
+    spread = cofem.PatternCoupled(0.25, (4, 5)).spread(moment.ravel()).reshape(4, 5)
+    wanted = moment.copy()
+    wanted[[0, 2, 1, 1], [2, 2, 1, 3]] = 0.25
+    np.testing.assert_array_equal(spread, wanted)
+
+
+@pytest.mark.parametrize(
+    ("name", "D", "N"), [("block", 512, 110), ("pattern-coupled", 512, 110), ("multi-task", 512, 80)]
+)
+def test_structure_helps_where_there_is_some(name: str, D: int, N: int) -> None:
+    rng = np.random.default_rng(2)
+    L = 4 if name == "multi-task" else 1
+    prior = {
+        "block": cofem.Block(8),
+        "pattern-coupled": cofem.PatternCoupled(1.0),
+        "multi-task": cofem.MultiTask(),
+    }
+    z = np.zeros((D, L))
+    where = (rng.choice(D // 8, 5, replace=False)[:, None] * 8 + np.arange(8)).ravel()
+    z[where] = rng.standard_normal((40, L))
+    Phi = rng.standard_normal((N, D)) / N**0.5
+    Y = Phi @ z + 0.01 * rng.standard_normal((N, L))
+    y = Y if L > 1 else Y[:, 0]
+
+    def error(prior) -> float:
+        post = cofem.fit(Phi, y, noise_std=0.01, prior=prior, rng=0)
+        return float(np.linalg.norm(post.mean.reshape(z.shape) - z) / np.linalg.norm(z))
+
+    with_structure, without = error(prior[name]), error(cofem.Independent())
+    assert with_structure < 0.1
+    assert with_structure < 0.5 * without
+
+
+def test_constraint_helps_where_it_holds() -> None:
+    rng = np.random.default_rng(0)
+    Phi = rng.standard_normal((64, 512)) / 8
+    z = np.zeros(512)
+    z[rng.choice(512, 18, replace=False)] = np.abs(rng.standard_normal(18)) + 0.2
+    y = Phi @ z + 0.01 * rng.standard_normal(64)
+    free = cofem.fit(Phi, y, noise_std=0.01, rng=0)
+    bound = cofem.fit(Phi, y, noise_std=0.01, nonnegative=True, rng=0)
+    assert np.linalg.norm(bound.mean - z) < 0.1 * np.linalg.norm(z)
+    assert np.linalg.norm(bound.mean - z) < 0.5 * np.linalg.norm(free.mean - z)
+    assert set(np.flatnonzero(z > 0.3)) <= set(bound.support())
+    with pytest.raises(ValueError, match="covariance"):
+        bound.covariance([0])
+    with pytest.raises(ValueError, match="log_evidence"):
+        bound.log_evidence()
+
+
+# --- moments of the rectified Gaussian ---------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(-40, 40), st.floats(-6, 6))
+def test_rectified_moments_equal_quadrature(t: float, log_scale: float) -> None:
+    sigma = 10**log_scale
+    mean, variance = np.array([t * sigma]), np.array([sigma**2])
+    first, second = truncated(t * sigma, sigma**2)
+    found, spread = rectified_moments(mean, variance)
+    assert found[0] == pytest.approx(first, rel=1e-10)
+    assert rectified_second_moment(mean, variance)[0] == pytest.approx(second, rel=1e-10)
+    assert spread[0] == pytest.approx(second - first**2, rel=1e-6 if t > -20 else 1e-3)
+
+
+def test_rectified_moments_far_below_zero_are_those_of_an_exponential() -> None:
+    mean = -(10.0 ** np.arange(2, 13))
+    found, spread = rectified_moments(mean, np.ones_like(mean))
+    np.testing.assert_allclose(found, -1 / mean, rtol=3e-4)
+    np.testing.assert_allclose(spread, 1 / mean**2, rtol=1e-3)
+    assert np.all(np.isfinite(rectified_quantile(0.95, mean, np.ones_like(mean))))
+    np.testing.assert_allclose(rectified_quantile(0.5, mean, np.ones(11)), -np.log(2) / mean, rtol=1e-3)
+
+
+def test_rectified_quantiles_and_draws() -> None:
+    mean, variance = np.array([-3.0, 0.0, 2.0]), np.array([1.0, 4.0, 0.25])
+    for j in range(3):
+        sigma = variance[j] ** 0.5
+        exact = stats.truncnorm(-mean[j] / sigma, np.inf, loc=mean[j], scale=sigma)
+        for p in (0.01, 0.5, 0.99):
+            assert rectified_quantile(p, mean, variance)[j] == pytest.approx(exact.ppf(p), rel=1e-8)
+    draws = rectified_draws(mean, variance, 20_000, np.random.default_rng(0))
+    first, spread = rectified_moments(mean, variance)
+    assert (draws >= 0).all()
+    np.testing.assert_allclose(draws.mean(axis=0), first, atol=5 * np.sqrt(spread / 20_000).max())
+    np.testing.assert_allclose(draws.var(axis=0), spread, rtol=0.06)
+
+
+# --- noise --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["dct", "dense"])
+@pytest.mark.parametrize("sigma", [0.001, 0.03])
+def test_noise_is_learned(kind: str, sigma: float) -> None:
+    case = getattr(problems, kind)(512, f=3, sigma=sigma, seed=5)
+    post = cofem.fit(case.Phi, case.y, rng=0)
+    known = cofem.fit(case.Phi, case.y, noise_std=sigma, rng=0)
+    assert 1 / 1.5 < post.noise_std / sigma < 1.5
+    assert case.nrmse(post.mean) < 1.15 * case.nrmse(known.mean)
+    assert any("held out" in note for note in post.status.notes)
+
+
+def test_noise_is_learned_from_the_evidence_where_data_are_plenty() -> None:
+    rng = np.random.default_rng(0)
+    Phi = rng.standard_normal((300, 20))
+    y = Phi[:, :3].sum(axis=1) + 0.3 * rng.standard_normal(300)
+    post = cofem.fit(Phi, y)
+    assert post.noise_std == pytest.approx(0.3, rel=0.1)
+    assert any("from the evidence" in note for note in post.status.notes)
+
+
+def test_learned_noise_follows_units_and_complex_data() -> None:
+    Phi, Y, _ = make("complex", 1, D=256, N=128)
+    y = Y[:, 0]
+    post = cofem.fit(Phi, y, rng=0)
+    assert 1 / 1.5 < post.noise_std / NOISE < 1.5
+    scaled = cofem.fit(Phi, 1e6 * y, rng=0)
+    assert scaled.noise_std == pytest.approx(1e6 * post.noise_std, rel=1e-3)
+
+
+def test_noise_of_each_sample() -> None:
+    rng = np.random.default_rng(3)
+    Phi = rng.standard_normal((80, 120))
+    z = np.zeros(120)
+    z[[3, 17, 60]] = 1, -1, 2
+    each = 10 ** rng.uniform(-3, 0, 80)
+    y = Phi @ z + each * rng.standard_normal(80)
+    post = cofem.fit(Phi, y, noise_std=each, method="irls", tol=0, max_iter=20)
+    # The same as data and rows divided by their noise.
+    white = cofem.fit(Phi / each[:, None], y / each, noise_std=1.0, method="irls", tol=0, max_iter=20)
+    np.testing.assert_allclose(post.mean, white.mean, atol=1e-6)
+    np.testing.assert_allclose(post.variance, white.variance, rtol=1e-4)
+    np.testing.assert_allclose(post.covariance([3, 17]), white.covariance([3, 17]), rtol=1e-3, atol=1e-12)
+    difference = post.log_evidence().value - (white.log_evidence().value - np.sum(np.log(each)))
+    assert abs(difference) < 1e-3
+    weighted = cofem.fit(
+        Phi, y, noise_std=0.1, sample_weight=(0.1 / each) ** 2, method="irls", tol=0, max_iter=20
+    )
+    np.testing.assert_allclose(weighted.mean, post.mean, atol=1e-6)
+    learned = cofem.fit(Phi, y, sample_weight=(0.1 / each) ** 2, rng=0)
+    assert 1 / 1.6 < learned.noise_std / 0.1 < 1.6
+
+
+def test_noise_free_and_constant_data_end_well() -> None:
+    case = problems.dct(256, f=2, sigma=1e-12, seed=0)
+    post = cofem.fit(case.Phi, case.y, rng=0)
+    assert case.nrmse(post.mean) < 1
+    zero = cofem.fit(case.Phi, np.zeros(128), rng=0)
+    assert not zero.mean.any()
+    assert np.isfinite(zero.noise_std)
+
+
+# --- evidence -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["real", "complex"])
+def test_log_evidence_is_exact_where_small(kind: str) -> None:
+    Phi, Y, _ = make(kind, 2)
+    post = cofem.fit(Phi, Y, noise_std=NOISE, prior=cofem.MultiTask(), method="irls")
+    C = NOISE**2 * np.eye(24) + Phi @ np.diag(1 / post.alpha) @ Phi.conj().T
+    value = 0.0
+    for y in Y.T:
+        quadratic = np.vdot(y, np.linalg.solve(C, y)).real
+        log_det = np.linalg.slogdet(C)[1]
+        if kind == "complex":
+            value -= 24 * np.log(np.pi) + log_det + quadratic
+        else:
+            value -= 0.5 * (24 * np.log(2 * np.pi) + log_det + quadratic)
+    found = post.log_evidence()
+    assert found.standard_error == 0
+    assert found.value == pytest.approx(value, rel=1e-6)
+
+
+def test_log_evidence_of_large_problems_has_an_honest_error() -> None:
+    case = problems.dct(4096, f=4, seed=1)
+    post = cofem.fit(case.Phi, case.y, noise_std=case.noise_std, rng=0)
+    exact = post.log_evidence.__func__
+    Phi = case.Phi.to_dense()
+    C = case.noise_std**2 * np.eye(1024) + (Phi / post.alpha) @ Phi.T
+    value = -0.5 * (1024 * np.log(2 * np.pi) + np.linalg.slogdet(C)[1] + case.y @ np.linalg.solve(C, case.y))
+    found = [exact(post, rng=seed) for seed in range(6)]
+    z = np.array([(part.value - value) / part.standard_error for part in found])
+    assert np.abs(z).max() < 5
+    assert abs(z.mean()) < 2.5
+    assert found[0].standard_error < 0.01 * abs(value)
+
+
+def test_log_evidence_picks_the_right_model() -> None:
+    """The prior that has the structure of the data, and the dictionary in which they are sparse."""
+    Phi, Y, _ = make("real", 1, seed=4, N=20)
+    y = Y[:, 0]
+    evidence = {
+        size: cofem.fit(Phi, y, noise_std=NOISE, prior=cofem.Block(size), method="irls").log_evidence().value
+        for size in (4, 16, 48)
+    }
+    assert max(evidence, key=evidence.get) == 4
+    case = problems.dct(1024, f=2, seed=0)
+    rows = case.Phi.factors[0]
+    right = cofem.fit(case.Phi, case.y, noise_std=0.005, rng=0).log_evidence()
+    wrong = cofem.fit(rows @ FFT(1024, real=True).T, case.y, noise_std=0.005, rng=0).log_evidence()
+    assert right.value - wrong.value > 10 * (right.standard_error + wrong.standard_error)
+
+
+def test_block_diagonal_operator() -> None:
+    rng = np.random.default_rng(0)
+    parts = [Dense(rng.standard_normal((3, 4))), Mask([0, 2], 4) @ DCT(4).T]
+    joint = block_diag(parts)
+    wanted = np.zeros((5, 8))
+    wanted[:3, :4], wanted[3:, 4:] = (part.to_dense() for part in parts)
+    np.testing.assert_allclose(joint.to_dense(), wanted, atol=1e-12)
+    np.testing.assert_allclose(joint.column_norms(), np.linalg.norm(wanted, axis=0), atol=1e-12)
+    assert joint.norm == pytest.approx(np.linalg.norm(wanted, 2), rel=1e-3)
+    cofem.operators.check_adjoint(joint)
