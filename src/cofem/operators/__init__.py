@@ -1,6 +1,7 @@
 """Operators: what the dictionary Phi is, from dense arrays to compositions of fast transforms."""
 
 from cofem.operators.base import Operator
+from cofem.operators.blocks import BlockDCT
 from cofem.operators.checks import check_adjoint
 from cofem.operators.convolution import Convolution
 from cofem.operators.dense import Dense, Sparse
@@ -14,6 +15,7 @@ from cofem.operators.wavelets import Wavelet
 __all__ = [
     "DCT",
     "FFT",
+    "BlockDCT",
     "Convolution",
     "Dense",
     "Diagonal",

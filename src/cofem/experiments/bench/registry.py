@@ -9,6 +9,8 @@ from cofem.experiments.bench.dense_time import DenseTime
 from cofem.experiments.bench.image import Image
 from cofem.experiments.bench.kinds import Kinds
 from cofem.experiments.bench.memory import Memory
+from cofem.experiments.bench.noise import LearnedNoise
+from cofem.experiments.bench.priors import Priors
 from cofem.experiments.bench.profile import Profile
 from cofem.experiments.bench.scaling import Scaling
 from cofem.experiments.bench.spgl1 import SPGL1
@@ -27,6 +29,8 @@ BENCHMARKS: dict[str, Study] = {
         SPGL1(),
         Success(),
         Kinds(),
+        LearnedNoise(),
+        Priors(),
     )
 }
 
