@@ -28,7 +28,7 @@ class Case:
         The data.
     z : ndarray of shape (D,)
         The coefficients that made them.
-    noise_std : float or "learn"
+    noise_std : float
         Standard deviation of the noise.
     compared : callable, optional
         What of the coefficients an error is measured on, where not the coefficients themselves: a
@@ -38,7 +38,7 @@ class Case:
     Phi: Any
     y: np.ndarray
     z: np.ndarray
-    noise_std: Any
+    noise_std: float
     compared: Callable[[np.ndarray], np.ndarray] | None = None
 
     def nrmse(self, mean: np.ndarray) -> float:
