@@ -70,7 +70,7 @@ STEPS = 5
 #: A measured exponent agrees if it is at most this much above the paper's.
 SLACK = 0.35
 #: Less memory than this is that of libraries and buffers.
-LEAST_MB = 2.0
+LEAST_MB = 8.0
 
 
 class Growth(Study):
@@ -185,6 +185,10 @@ def _all_ended(rows: Rows) -> bool:
     return all(row.measurement.reached for row in rows)
 
 
+def _power(exponent: float) -> str:
+    return "too little to tell" if math.isnan(exponent) else f"D^{exponent:.2f}"
+
+
 def _check(method: str, problem: str, wanted: tuple[int, int], time: float, memory: float) -> Check:
     known = [
         (found, most) for found, most in zip((time, memory), wanted, strict=True) if not math.isnan(found)
@@ -193,6 +197,6 @@ def _check(method: str, problem: str, wanted: tuple[int, int], time: float, memo
     return claim(
         f"{LABELS[method]}, {problem}: time grows as D^{wanted[0]}, memory as D^{wanted[1]}.",
         f"measured exponents at most {SLACK:g} larger",
-        f"time D^{number(time)}, memory D^{number(memory)}",
+        f"time {_power(time)}, memory {_power(memory)}",
         holds,
     )
