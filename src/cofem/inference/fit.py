@@ -172,6 +172,11 @@ def _fit_one(
         chosen.alpha_init if settings.alpha_init is None else settings.alpha_init, problem
     )
     notes: tuple[str, ...] = (why,) if why else ()
+    if getattr(ready.operator, "one_by_one", False):
+        notes += (
+            "Phi has no product with several vectors (matmat, rmatmat), so that it is called for one vector "
+            "at a time; probes and samples would gain from one",
+        )
     rule = None
     if ready.noise.std is None:
         if problem.n_rows >= ENOUGH_DATA * problem.n_columns and chosen.any_prior:

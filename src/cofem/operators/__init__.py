@@ -3,6 +3,7 @@
 from cofem.operators.base import Operator
 from cofem.operators.blocks import BlockDCT
 from cofem.operators.checks import check_adjoint
+from cofem.operators.chunked import Chunked
 from cofem.operators.convolution import Convolution
 from cofem.operators.dense import Dense, Sparse
 from cofem.operators.facts import Facts
@@ -16,6 +17,7 @@ __all__ = [
     "DCT",
     "FFT",
     "BlockDCT",
+    "Chunked",
     "Convolution",
     "Dense",
     "Diagonal",

@@ -1,7 +1,7 @@
 """The regressor against scikit-learn's `ARDRegression`.
 
-``python -m cofem.experiments.bench.regression`` reads a cell as JSON from its input, fits, and writes what it
-measured as JSON to its output: `ARDRegression` has no callback, so a process is all that a time limit can end.
+``python -m cofem.experiments.bench.regression`` reads a cell as JSON from its input, fits, and writes what
+it measured as JSON to its output: `ARDRegression` has no callback, so only a process can be ended in time.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def diabetes(N: int, D: int, seed: int) -> Data:
 
 
 def polynomials(N: int, D: int, seed: int) -> Data:
-    """The second example of ARDRegression's page: powers of one variable."""
+    """Powers of one variable, the second example of ARDRegression's page."""
     x = np.linspace(0, 10, N)[:, None]
     truth = (x * np.sin(x))[:, 0]
     X = PolynomialFeatures(degree=D, include_bias=False).fit_transform(x)
@@ -110,7 +110,7 @@ def polynomials(N: int, D: int, seed: int) -> Data:
 
 
 def few_samples(N: int, D: int, seed: int) -> Data:
-    """The first example of ARDRegression's page: ten of as many features as samples."""
+    """Ten of as many features as samples, the first example of ARDRegression's page."""
     X, signal, coef = make_regression(
         n_samples=N + N_NEW, n_features=D, n_informative=10, coef=True, random_state=seed
     )
