@@ -55,7 +55,7 @@ class LearnedNoise(Study):
         kind, sigma, f = str(cell.setting["kind"]), float(cell.setting["sigma"]), int(cell.setting["f"])
         case = getattr(problems, kind)(1024, f=f, sigma=sigma, seed=cell.seed)
         rng = np.random.default_rng(10_000 + cell.seed)
-        new = _new_rows(kind, case, rng)
+        new = new_rows(kind, case, rng)
         y_new = cofem.as_operator(new) @ case.z + sigma * rng.standard_normal(NEW_ROWS)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", cofem.ConvergenceWarning)
@@ -162,7 +162,7 @@ def _checks(kind: str, summaries: list[tuple[dict[str, float], float]]) -> list[
     ]
 
 
-def _new_rows(kind: str, case: problems.Case, rng: np.random.Generator) -> Any:
+def new_rows(kind: str, case: problems.Case, rng: np.random.Generator) -> Any:
     """Return rows of the same kind of dictionary that were not measured."""
     D = case.z.size
     if kind == "dense":

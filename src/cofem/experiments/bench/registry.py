@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cofem.experiments.bench.coverage import Coverage
 from cofem.experiments.bench.dct_time import DCTTime
 from cofem.experiments.bench.dense_time import DenseTime
 from cofem.experiments.bench.image import Image
@@ -30,6 +31,7 @@ BENCHMARKS: dict[str, Study] = {
         Success(),
         Kinds(),
         LearnedNoise(),
+        Coverage(),
         Priors(),
     )
 }

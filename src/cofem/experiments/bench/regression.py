@@ -52,9 +52,9 @@ METHODS: dict[str, Callable[[int], Any]] = {
 #: Features that matter in the drawn problems, and samples that predictions are judged on.
 INFORMATIVE, N_NEW = 20, 500
 #: Largest difference of predictions, in percent of the targets' standard deviation, on ARDRegression's own
-#: ground: where samples are plenty, and where the noise is learned in another way.
+#: ground: where there is one optimum, and where there are several or the noise is learned in another way.
 CLOSE, FAIRLY_CLOSE = 1.0, 5.0
-EXAMPLES = {"diabetes": CLOSE, "polynomials": CLOSE, "few samples": FAIRLY_CLOSE}
+EXAMPLES = {"diabetes": CLOSE, "polynomials": FAIRLY_CLOSE, "few samples": FAIRLY_CLOSE}
 
 
 class Data(NamedTuple):
@@ -102,11 +102,12 @@ def diabetes(N: int, D: int, seed: int) -> Data:
 
 def polynomials(N: int, D: int, seed: int) -> Data:
     """Powers of one variable, the second example of ARDRegression's page."""
-    x = np.linspace(0, 10, N)[:, None]
-    truth = (x * np.sin(x))[:, 0]
+    rng = np.random.RandomState(seed)  # as there, so that seed 0 is the example itself
+    x = np.sort(10 - 10 * rng.rand(N))[:, None]
+    truth = (np.sqrt(x) * np.sin(x))[:, 0]
     X = PolynomialFeatures(degree=D, include_bias=False).fit_transform(x)
     X = StandardScaler().fit_transform(X)
-    return Data(X, truth + np.random.default_rng(seed).standard_normal(N), X, truth)
+    return Data(X, truth + 1.35 * rng.normal(0, 1, N), X, truth)
 
 
 def few_samples(N: int, D: int, seed: int) -> Data:
@@ -120,6 +121,7 @@ def few_samples(N: int, D: int, seed: int) -> Data:
 
 PROBLEMS: dict[str, Callable[[int, int, int], Data]] = {
     "wide": gaussian,
+    "short": gaussian,
     "tall": gaussian,
     "sparse": sparse,
     "diabetes": diabetes,
@@ -148,10 +150,10 @@ class Regression(Study):
 
     def cells(self, options: Options) -> list[Cell]:
         """Every problem, both regressors."""
-        settings = [("wide", 500, D) for D in (1000, 3000, 10_000, 100_000)]
-        settings += [("tall", 3000, 1000), ("sparse", 5000, 100_000)]
+        settings = [("wide", 1000, D) for D in (1000, 3000, 10_000, 100_000)]
+        settings += [("short", 500, 3000), ("tall", 3000, 1000), ("sparse", 5000, 100_000)]
         if options.quick:
-            settings = [("wide", 100, 300)]
+            settings = [("wide", 300, 600)]
         settings += [("diabetes", 221, 10), ("polynomials", 110, 10), ("few samples", 100, 100)]
         sweep: list[dict[str, Value]] = [{"problem": name, "N": N, "D": D} for name, N, D in settings]
         return grid(sweep, METHODS, options.repeats)
@@ -211,7 +213,7 @@ class Regression(Study):
                     checks.append(at_most(what, share, 1.1, number(share)))
         columns = [f"{name}: {what}" for name in METHODS for what in ("time", "error", "peak")]
         header = ["problem", "N", "D", *columns, "time ratio", "difference"]
-        plot = time_plot(rows.where(problem="wide"), "time of a fit, N = 500")
+        plot = time_plot(rows.where(problem="wide"), "time of a fit, N = 1000")
         return Report([Table("Fits to their end:", header, lines)], checks, plot)
 
 
