@@ -76,6 +76,14 @@ class Operator(ABC):
         self.facts = facts
 
     @property
+    def home(self) -> Array | None:
+        """An array that the operator stores, if not in NumPy: it works on that library and device only."""
+        return self._home()
+
+    def _home(self) -> Array | None:
+        return None
+
+    @property
     def dtype(self) -> np.dtype:
         """Type of the entries; double precision if the operator has no precision of its own."""
         parts = np.dtype(self.precision or "float64")
@@ -170,7 +178,7 @@ class Operator(ABC):
         if gram is not None:
             return float(np.sqrt(gram))
         if self.facts.diagonal:
-            return float(np.max(entries.diagonal_moduli(self)))
+            return float(entries.diagonal_moduli(self).max())
         return entries.spectral_norm(self)
 
     def abs2(self) -> Operator | None:
@@ -185,7 +193,7 @@ class Operator(ABC):
         """Whether `column_norms` is exact rather than estimated."""
         return entries.has_exact_column_norms(self)
 
-    def column_norms(self) -> np.ndarray:
+    def column_norms(self) -> Array:
         """Return the Euclidean norms of the columns.
 
         Exact if `column_norms_exact`. Else ``|Phi^H p|^2`` is averaged over 64 random sign vectors ``p``, the
@@ -193,7 +201,8 @@ class Operator(ABC):
 
         Returns
         -------
-        ndarray of shape (D,), float64
+        array of shape (D,), float64
+            A NumPy array, or one of the library that holds the numbers of the operator.
         """
         return entries.column_norms(self)
 
