@@ -171,7 +171,7 @@ class ExpectationMaximisation(Method):
         if state.mean is not None:
             second_moment = problem.second_moment(state.mean, state.variance)
             alpha = problem.prior.precisions(second_moment, problem.alpha_cap)
-            if self.accelerates(state) and problem.prior.extrapolates and not problem.nonnegative:
+            if self.accelerates(state) and problem.prior.extrapolates:
                 gradient = evidence_gradient(state.alpha, second_moment)
                 alpha, trail = propose(state.alpha, alpha, gradient, state.trail)
                 alpha = np.minimum(alpha, alpha.dtype.type(problem.alpha_cap))
