@@ -132,6 +132,11 @@ def by_parts(apply: Callable[[Array], Array], x: Array) -> Array:
     return parts[0, ...] + 1j * parts[1, ...]
 
 
+def is_foreign(x: Any) -> bool:
+    """Tell whether ``x`` is an array of another library than NumPy."""
+    return not isinstance(x, np.ndarray | np.generic) and array_api_compat.is_array_api_obj(x)
+
+
 def is_torch(x: Array) -> bool:
     """Tell whether ``x`` is a PyTorch tensor."""
     return not isinstance(x, np.ndarray) and array_api_compat.is_torch_array(x)

@@ -15,7 +15,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from cofem._arrays import Array, by_parts, is_complex, is_torch, namespace, on_device_of, precision_of
+from cofem._arrays import Array, by_parts, is_complex, is_torch, namespace, precision_of
 from cofem.operators.long_transforms import fold
 
 # From this length on folding was the faster way in both directions and precisions, measured on one core.
@@ -138,7 +138,7 @@ def _tables(n1: int, n2: int, precision: str, inverse: bool, xp: Any, device: An
     elif n2 == 1:
         twiddle = twiddle * turn
     dtype = "complex64" if precision == "float32" else "complex128"
-    return tuple(xp.asarray(table.astype(dtype), device=device) for table in (twiddle, turn))  # type: ignore[return-value]
+    return tuple(xp.asarray(table.astype(dtype), device=device) for table in (twiddle, turn))
 
 
 def _swapped(x: Array) -> Array:
@@ -203,7 +203,7 @@ def fourier(x: Array, shape: tuple[int, ...], inverse: bool = False) -> Array:
 
 
 def padded_fourier(x: Array, shape: tuple[int, ...], real: bool) -> Array:
-    """Fourier transform of arrays along their last axes, padded with zeros to ``shape``; of real arrays half."""
+    """Fourier transform of arrays padded with zeros to ``shape``; of real ones the half that is enough."""
     xp = namespace(x)
     axes = tuple(range(-len(shape), 0))
     if real:

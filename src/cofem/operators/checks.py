@@ -104,12 +104,14 @@ def _checked_result(operator: Operator, method: str, x: Array, length: int) -> A
     if _share_memory(result, x):
         raise ValueError(f"{method} of {operator!r} must return a new array, not its input")
     xp, precision = namespace(x), precision_of(x)
-    complex_result = operator.is_complex or is_complex(x)
-    wanted = getattr(xp, {"float32": "complex64", "float64": "complex128"}[precision] if complex_result else precision)
+    if operator.is_complex or is_complex(x):
+        wanted = xp.complex64 if precision == "float32" else xp.complex128
+    else:
+        wanted = getattr(xp, precision)
     if result.dtype != wanted:
         raise ValueError(
-            f"{method} of {operator!r} must return dtype {_name(wanted)} for an input of dtype {_name(x.dtype)}, "
-            f"got dtype {_name(result.dtype)}"
+            f"{method} of {operator!r} must return dtype {_name(wanted)} for an input of dtype "
+            f"{_name(x.dtype)}, got dtype {_name(result.dtype)}"
         )
     return result
 

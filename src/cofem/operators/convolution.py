@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -28,7 +29,11 @@ _CHOICES = {"mode": ("circular", "linear"), "output": ("same", "full")}
 
 
 #: What a product multiplies spectra by, from the spectrum of the kernel.
-_RESPONSES = {"forward": lambda spectrum: spectrum, "adjoint": np.conj, "gram": squared_modulus}
+_RESPONSES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "forward": lambda spectrum: spectrum,
+    "adjoint": np.conj,
+    "gram": squared_modulus,
+}
 
 
 class Convolution(Operator):

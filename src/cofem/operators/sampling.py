@@ -122,7 +122,7 @@ class Mask(Operator):
             return out.index_copy_(-1, rows, y) if self._unique else out.index_add_(-1, rows, y)
         if not self._unique:
             require_numpy(y, f"{self} with repeated rows")
-        # The standard has no assignment by indices: each entry is looked up instead, most in a zero at the end.
+        # The standard has no assignment by indices: entries are looked up, most in a zero at the end.
         zero = xp.zeros((*batch, 1), dtype=y.dtype, device=array_api_compat.device(y))
         return xp.take(xp.concat([y, zero], axis=-1), self._sources.like(y), axis=-1)
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from cofem._arrays import is_torch, on_device_of, require_numpy
 from cofem.priors.base import Array, Prior, capped_inverse
 
 
@@ -53,6 +54,13 @@ class Block(Prior):
     def precisions(self, second_moment: Array, cap: float) -> Array:
         """M-step."""
         labels, sizes = self._blocks(second_moment.shape[0])
+        if is_torch(second_moment):
+            where = on_device_of(second_moment, labels)
+            sums = second_moment.new_zeros(sizes.size, dtype=on_device_of(second_moment, sizes * 1.0).dtype)
+            sums.index_add_(0, where, second_moment.to(sums.dtype))
+            mean = sums / on_device_of(second_moment, sizes)
+            return capped_inverse(mean.to(second_moment.dtype), cap)[where]
+        require_numpy(second_moment, "the Block prior, but for PyTorch tensors,")
         total = np.bincount(labels, weights=second_moment)
         return capped_inverse((total / sizes).astype(second_moment.dtype), cap)[labels]
 
