@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cofem._arrays import is_torch, namespace, on_device_of, precision_of, take, to_numpy
+from cofem._arrays import is_torch, namespace, on_device_of, precision_of, take, to_numpy, vdot
 
 Array = Any
 
@@ -250,8 +250,10 @@ def conjugate_gradients(
 def real_dot(a: Array, b: Array) -> np.ndarray:
     """Real part of the inner product of each row, as NumPy numbers (they steer the iteration)."""
     xp = namespace(a)
-    # PyTorch multiplies rows into a temporary, but not those of a vector.
-    dot = xp.vecdot(a[0, :], b[0, :])[None] if is_torch(a) and a.shape[0] == 1 else xp.vecdot(a, b)
+    if is_torch(a):
+        dot = xp.stack([vdot(a[i, :], b[i, :]) for i in range(a.shape[0])])
+    else:
+        dot = xp.vecdot(a, b)
     dot = xp.real(dot) if xp.isdtype(dot.dtype, "complex floating") else dot
     return np.asarray(to_numpy(dot), dtype=float)
 

@@ -15,11 +15,12 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from cofem._arrays import Array, by_parts, is_complex, is_torch, namespace, precision_of
+from cofem._arrays import Array, by_parts, is_complex, is_torch, multiply_into, namespace, precision_of
 from cofem.operators.long_transforms import fold
 
-# From this length on folding was the faster way in both directions and precisions, measured on one core.
-_MIN_LENGTH_TO_FOLD = 2**11
+# From this length on folding a single line was the faster way, measured on one core. Several lines share one
+# plan and are faster as they are.
+_MIN_LENGTH_TO_FOLD = 2**13
 
 
 def dct(x: Array) -> Array:
@@ -56,45 +57,103 @@ def idct(x: Array) -> Array:
     return by_parts(_idct, x)
 
 
+def dct_around(weights: Array, x: Array) -> Array:
+    """Return ``dct(weights * idct(x))`` without putting the signal into its order in between.
+
+    Parameters
+    ----------
+    weights : array of shape (n2, n1)
+        One number for each sample, from `folded`.
+    x : array of shape (..., n)
+        Coefficients.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.arange(4.0)
+    >>> dct_around(folded(np.ones(4), x), x).round(12) + 0.0
+    array([0., 1., 2., 3.])
+    """
+
+    def apply(x: Array) -> Array:
+        signal = _to_signal(x)
+        signal *= weights
+        return _to_coefficients(signal)
+
+    return by_parts(apply, x)
+
+
+def folded(signal: Array, like: Array) -> Array:
+    """Return a real signal of shape (n,) in the order and shape in which `dct_around` has those of ``like``."""
+    n1, n2 = fold_shape(like)
+    reordered = namespace(signal).empty((n2, n1), dtype=signal.dtype, device=array_api_compat.device(signal))
+    _move(signal, reordered, n1, n2, back=False)
+    return reordered
+
+
 def _dct(x: Array) -> Array:
-    xp, n = namespace(x), x.shape[-1]
-    n1, n2 = _shape(x)
-    half, batch = n1 // 2, x.shape[:-1]
-    twiddle, turn = _tables(n1, n2, precision_of(x), False, xp, array_api_compat.device(x))
-    reordered = xp.empty((*batch, n2, n1), dtype=x.dtype, device=array_api_compat.device(x))
+    n1, n2 = fold_shape(x)
+    device = array_api_compat.device(x)
+    reordered = namespace(x).empty((*x.shape[:-1], n2, n1), dtype=x.dtype, device=device)
     _move(x, reordered, n1, n2, back=False)
+    return _to_coefficients(reordered)
+
+
+def _idct(x: Array) -> Array:
+    n1, n2 = fold_shape(x)
+    result = namespace(x).empty_like(x)
+    _move(result, _to_signal(x), n1, n2, back=True)
+    return result
+
+
+def _to_coefficients(reordered: Array) -> Array:
+    """Transform folded signals (..., n2, n1) to coefficients (..., n); the signals are overwritten."""
+    xp = namespace(reordered)
+    n2, n1 = reordered.shape[-2:]
+    half = n1 // 2
+    place = (xp, array_api_compat.device(reordered))
     spectrum = xp.fft.rfft(reordered)
-    spectrum *= twiddle
-    if n2 > 1:
-        spectrum = xp.fft.fft(spectrum, axis=-2)
-        spectrum *= turn
+    if n2 == 1:
+        spectrum *= _tables(n1, n2, precision_of(reordered), False, *place)[0]
+    else:
+        twiddle, turn = _tables(n1, n2, precision_of(reordered), False, *place)
+        spectrum *= twiddle
+        # Libraries may leave what they transform along an inner axis transposed; the product puts it back.
+        multiply_into(spectrum, xp.fft.fft(spectrum, axis=-2), turn)
     # A quarter of a turn further, the parts are coefficients n - k and k, with no sign to change.
     result = reordered
     result[..., : half + 1] = xp.imag(spectrum)
     result[..., half + 1 :] = xp.flip(xp.real(spectrum)[..., 1 : n1 - half], axis=(-2, -1))
     result[..., 0, 0] *= sqrt(0.5)
-    return xp.reshape(result, (*batch, n))
+    return xp.reshape(result, (*reordered.shape[:-2], n1 * n2))
 
 
-def _idct(x: Array) -> Array:
+def _to_signal(x: Array) -> Array:
+    """Transform coefficients (..., n) to folded signals (..., n2, n1)."""
     xp = namespace(x)
-    n1, n2 = _shape(x)
-    half, batch = n1 // 2, x.shape[:-1]
-    twiddle, turn = _tables(n1, n2, precision_of(x), True, xp, array_api_compat.device(x))
+    n1, n2 = fold_shape(x)
+    half, batch, device = n1 // 2, x.shape[:-1], array_api_compat.device(x)
+    twiddle, turn = _tables(n1, n2, precision_of(x), True, xp, device)
     coefficients = xp.reshape(x, (*batch, n2, n1))
-    opposite = xp.zeros((*batch, n2, half + 1), dtype=x.dtype, device=array_api_compat.device(x))
+    if is_torch(x):
+        spectrum = xp.empty((*batch, n2, half + 1), dtype=twiddle.dtype, device=device)
+        parts = xp.view_as_real(spectrum)
+        opposite = parts[..., 0]
+        parts[..., 1] = coefficients[..., : half + 1]
+    else:
+        opposite = xp.empty((*batch, n2, half + 1), dtype=x.dtype, device=device)
     opposite[..., 1:] = xp.flip(coefficients[..., n1 - half :], axis=(-2, -1))
     opposite[..., 1:, 0] = xp.flip(coefficients[..., 1:, 0], axis=-1)
-    spectrum = _complex(opposite, coefficients[..., : half + 1])
+    opposite[..., 0, 0] = 0.0
+    if not is_torch(x):
+        spectrum = opposite + 1j * coefficients[..., : half + 1]
     spectrum[..., 0, 0] *= sqrt(2.0)
     spectrum *= turn
     if n2 > 1:
-        spectrum = xp.fft.ifft(spectrum, axis=-2, norm="forward")
-    spectrum *= twiddle
-    reordered = xp.fft.irfft(spectrum, n=n1, norm="forward")
-    result = xp.empty_like(x)
-    _move(result, reordered, n1, n2, back=True)
-    return result
+        multiply_into(spectrum, xp.fft.ifft(spectrum, axis=-2, norm="forward"), twiddle)
+    else:
+        spectrum *= twiddle
+    return xp.fft.irfft(spectrum, n=n1, norm="forward")
 
 
 def _move(signal: Array, reordered: Array, n1: int, n2: int, back: bool) -> None:
@@ -114,10 +173,10 @@ def _move(signal: Array, reordered: Array, n1: int, n2: int, back: bool) -> None
         target[...] = xp.flip(source, axis=axes) if in_reverse else source
 
 
-def _shape(x: Array) -> tuple[int, int]:
+def fold_shape(x: Array) -> tuple[int, int]:
     """Return ``(n1, n2)`` into which to fold the lines of ``x``; ``(n, 1)`` leaves them as they are."""
     n = x.shape[-1]
-    if n < _MIN_LENGTH_TO_FOLD or not is_torch(x) or x.device.type != "cpu":
+    if n < _MIN_LENGTH_TO_FOLD or not is_torch(x) or x.device.type != "cpu" or prod(x.shape[:-1]) > 1:
         return n, 1
     return fold(n) or (n, 1)
 
@@ -144,14 +203,6 @@ def _tables(n1: int, n2: int, precision: str, inverse: bool, xp: Any, device: An
 def _swapped(x: Array) -> Array:
     """Return ``x`` with its last two axes in each other's place."""
     return namespace(x).matrix_transpose(x)
-
-
-def _complex(real: Array, imaginary: Array) -> Array:
-    if is_torch(real):
-        import torch
-
-        return torch.complex(real, imaginary)
-    return real + 1j * imaginary
 
 
 def along_axes(apply: Any, x: Array, shape: tuple[int, ...]) -> Array:

@@ -110,6 +110,14 @@ class Operator(ABC):
     def _gram(self, x: Array) -> Array:
         return self._adjoint_overwriting(self._forward(x))
 
+    def _gram_around(self, inner: Operator, x: Array) -> Array | None:
+        """Return ``Phi^H inner^H inner Phi x`` if there is a faster way than one after the other, else None."""
+        return None
+
+    def _adjoint_gram_around(self, inner: Operator, x: Array) -> Array | None:
+        """Return the same for ``Phi^H`` in place of ``Phi``."""
+        return None
+
     def forward(self, x: Array) -> Array:
         """Return ``Phi x`` for every vector along the last axis.
 

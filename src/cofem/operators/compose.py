@@ -64,6 +64,9 @@ class Adjoint(Operator):
     def _adjoint_overwriting(self, y: Array) -> Array:
         return self.operator._forward_overwriting(y)
 
+    def _gram_around(self, inner: Operator, x: Array) -> Array | None:
+        return self.operator._adjoint_gram_around(inner, x)
+
     def _adjoint_operator(self) -> Operator:
         return self.operator
 
@@ -209,6 +212,10 @@ class Product(Operator):
         return y
 
     def _gram(self, x: Array) -> Array:
+        if len(self.factors) == 2 and not isinstance(x, np.ndarray):
+            result = self.factors[1]._gram_around(self.factors[0], x)
+            if result is not None:
+                return result
         # The Gram operator of the first factor sits in the middle and may be cheaper than its two halves.
         x = self.factors[-1]._forward(x)
         for factor in self.factors[-2:0:-1]:

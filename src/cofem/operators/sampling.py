@@ -24,6 +24,7 @@ from cofem._arrays import (
     squared_modulus,
     to_numpy,
 )
+from cofem.operators.array_transforms import fold_shape, folded
 from cofem.operators.base import Operator
 from cofem.operators.facts import Facts
 
@@ -77,6 +78,7 @@ class Mask(Operator):
         self._multiplicities: dict[str, Moved] = {}
         self._moved_rows, self._moved_picked = Moved(rows), Moved(self._picked)
         self._moved_position = Moved(position)
+        self._folded: dict[Any, Array] = {}
         super().__init__(
             (len(rows), length),
             facts=Facts(
@@ -143,6 +145,14 @@ class Mask(Operator):
             multiplicity[self._picked] = self._counts
             self._multiplicities[precision] = Moved(multiplicity)
         return self._multiplicities[precision]
+
+    def multiplicity_in_order_of_dct(self, x: Array) -> Array:
+        """How often each entry is picked, in the order in which the transform of ``x`` has them."""
+        weights = self._multiplicity(precision_of(x)).like(x)
+        key = (precision_of(x), type(x), array_api_compat.device(x), fold_shape(x))
+        if key not in self._folded:
+            self._folded[key] = folded(weights, x)
+        return self._folded[key]
 
     def _gram(self, x: Array) -> Array:
         return x * self._multiplicity(precision_of(x)).like(x)

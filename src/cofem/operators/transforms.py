@@ -15,6 +15,7 @@ from cofem.operators.base import Operator
 from cofem.operators.facts import Facts
 from cofem.operators.fourier import fft_workers, flatten, unflatten
 from cofem.operators.long_transforms import dct_long, idct_long, pays
+from cofem.operators.sampling import Mask
 from cofem.operators.squares import Constant, SquaredDCT, SquaredHartley
 
 
@@ -92,6 +93,11 @@ class DCT(_Transform):
         if len(self.signal_shape) == 1 and pays(y):
             return idct_long(y, overwrite_x)
         return self._apply(scipy.fft.idctn, y, overwrite_x)
+
+    def _adjoint_gram_around(self, inner: Operator, x: Array) -> Array | None:
+        if isinstance(x, np.ndarray) or len(self.signal_shape) > 1 or not isinstance(inner, Mask):
+            return None
+        return array_transforms.dct_around(inner.multiplicity_in_order_of_dct(x), x)
 
     def _abs2(self) -> Operator:
         return SquaredDCT(self.signal_shape)
