@@ -76,7 +76,7 @@ def dct_around(weights: Array, x: Array) -> Array:
     """
 
     def apply(x: Array) -> Array:
-        signal = _to_signal(x)
+        signal = _to_signal(x, weights.shape[1], weights.shape[0])
         signal *= weights
         return _to_coefficients(signal)
 
@@ -102,7 +102,7 @@ def _dct(x: Array) -> Array:
 def _idct(x: Array) -> Array:
     n1, n2 = fold_shape(x)
     result = namespace(x).empty_like(x)
-    _move(result, _to_signal(x), n1, n2, back=True)
+    _move(result, _to_signal(x, n1, n2), n1, n2, back=True)
     return result
 
 
@@ -128,10 +128,9 @@ def _to_coefficients(reordered: Array) -> Array:
     return xp.reshape(result, (*reordered.shape[:-2], n1 * n2))
 
 
-def _to_signal(x: Array) -> Array:
+def _to_signal(x: Array, n1: int, n2: int) -> Array:
     """Transform coefficients (..., n) to folded signals (..., n2, n1)."""
     xp = namespace(x)
-    n1, n2 = fold_shape(x)
     half, batch, device = n1 // 2, x.shape[:-1], array_api_compat.device(x)
     twiddle, turn = _tables(n1, n2, precision_of(x), True, xp, device)
     coefficients = xp.reshape(x, (*batch, n2, n1))

@@ -98,7 +98,7 @@ class _SquaredDense(Operator):
     def _blocks(self, x: Array) -> Iterator[tuple[slice, Array]]:
         array = self._moved.like(x)
         for start in range(0, self.shape[0], self._rows_per_block):
-            rows = slice(start, start + self._rows_per_block)
+            rows = slice(start, min(start + self._rows_per_block, self.shape[0]))
             yield rows, squared_modulus(array[rows, :])
 
     def _forward(self, x: Array) -> Array:

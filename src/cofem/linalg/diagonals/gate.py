@@ -194,7 +194,7 @@ def squared_error(ratios: Array, weight: Array) -> tuple[float, float]:
     xp = namespace(ratios)
     mean = square = 0.0
     for start in range(0, size, BLOCK):
-        block = slice(start, start + BLOCK)
+        block = slice(start, min(start + BLOCK, size))
         deviation = weight[block] * (ratios[:, block] - 1.0)
         total = xp.sum(deviation, axis=0, dtype=xp.float64)
         # All ordered pairs of different probes: (sum)^2 minus the squares.
