@@ -251,6 +251,11 @@ def vdot(a: Array, b: Array) -> Array:
     return sys.modules["torch"].vdot(a, b) if is_torch(a) else namespace(a).vecdot(a, b)
 
 
+def reciprocal(x: Array) -> Array:
+    """Return ``1 / x``; PyTorch's own division of a number by a tensor goes over memory twice."""
+    return sys.modules["torch"].reciprocal(x) if is_torch(x) else 1 / x
+
+
 def norm(x: Array) -> float:
     """Return the Euclidean norm of all entries."""
     return float(np.linalg.norm(x) if isinstance(x, np.ndarray) else namespace(x).linalg.vector_norm(x))

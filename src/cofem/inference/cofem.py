@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from cofem._arrays import as_rows, namespace
+from cofem._arrays import as_rows, namespace, reciprocal
 from cofem.inference.base import ExpectationMaximisation, Info, Moments, State
 from cofem.inference.problem import Problem
 from cofem.linalg.cg import CGResult
@@ -174,7 +174,7 @@ class CoFEM(ExpectationMaximisation):
     def expectation(self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator) -> Moments:
         """Solve for the mean and for what the estimator needs in one batch."""
         estimator, carry = self.estimator(problem), state.carry or Carry()
-        g = 1 / alpha
+        g = reciprocal(alpha)
         setting = Setting(
             problem.phi,
             problem.phi.operator,

@@ -249,11 +249,11 @@ def conjugate_gradients(
 
 def real_dot(a: Array, b: Array) -> np.ndarray:
     """Real part of the inner product of each row, as NumPy numbers (they steer the iteration)."""
+    rows = range(a.shape[0])
+    if is_torch(a) and len(rows) == 1:
+        return np.array([vdot(a[0, :], b[0, :]).real.item()])
     xp = namespace(a)
-    if is_torch(a):
-        dot = xp.stack([vdot(a[i, :], b[i, :]) for i in range(a.shape[0])])
-    else:
-        dot = xp.vecdot(a, b)
+    dot = xp.stack([vdot(a[i, :], b[i, :]) for i in rows]) if is_torch(a) else xp.vecdot(a, b)
     dot = xp.real(dot) if xp.isdtype(dot.dtype, "complex floating") else dot
     return np.asarray(to_numpy(dot), dtype=float)
 

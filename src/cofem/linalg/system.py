@@ -25,7 +25,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from cofem._arrays import average, multiply_into, namespace
+from cofem._arrays import average, is_torch, multiply_into, namespace, reciprocal
 from cofem.linalg.cg import (
     CGResult,
     Measure,
@@ -195,6 +195,8 @@ class PosteriorSystem:
         def apply(x: Array) -> Array:
             nonlocal scratch
             out = self.phi.gram(x)
+            if is_torch(out):
+                return out.addcmul_(ridge, x)
             if scratch is None:
                 scratch = namespace(x).empty_like(x)
             multiply_into(scratch[: x.shape[0], :], ridge, x)
@@ -203,7 +205,7 @@ class PosteriorSystem:
 
         precondition: Callable[[Array, Array], None] | None = None
         if self.preconditioned:
-            inverse = 1 / (self.curvature + ridge)
+            inverse = reciprocal(self.curvature + ridge)
 
             def precondition(r: Array, out: Array) -> None:
                 multiply_into(out, inverse, r)

@@ -84,7 +84,7 @@ def dct_around(weights: Array, x: Array) -> Array:
 
 
 def folded(signal: Array, like: Array) -> Array:
-    """Return a real signal of shape (n,) in the order and shape in which `dct_around` has those of ``like``."""
+    """Return a real signal (n,) in the order and shape that `dct_around` makes of ``like`` in between."""
     n1, n2 = fold_shape(like)
     reordered = namespace(signal).empty((n2, n1), dtype=signal.dtype, device=array_api_compat.device(signal))
     _move(signal, reordered, n1, n2, back=False)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import array_api_compat
 import numpy as np
 
-from cofem._arrays import Array, as_array, as_floating, as_indices, conj
+from cofem._arrays import Array, as_array, as_floating, as_indices, conj, namespace
 from cofem.operators import entries
 from cofem.operators.facts import Facts
 
@@ -111,7 +111,7 @@ class Operator(ABC):
         return self._adjoint_overwriting(self._forward(x))
 
     def _gram_around(self, inner: Operator, x: Array) -> Array | None:
-        """Return ``Phi^H inner^H inner Phi x`` if there is a faster way than one after the other, else None."""
+        """Return ``Phi^H inner^H inner Phi x`` if that is faster than one after the other, else None."""
         return None
 
     def _adjoint_gram_around(self, inner: Operator, x: Array) -> Array | None:
@@ -186,7 +186,8 @@ class Operator(ABC):
         if gram is not None:
             return float(np.sqrt(gram))
         if self.facts.diagonal:
-            return float(entries.diagonal_moduli(self).max())
+            moduli = entries.diagonal_moduli(self)
+            return float(namespace(moduli).max(moduli))
         return entries.spectral_norm(self)
 
     def abs2(self) -> Operator | None:

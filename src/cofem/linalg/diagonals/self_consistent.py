@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from cofem._arrays import average, inner, namespace, number_like
+from cofem._arrays import average, inner, namespace, number_like, reciprocal
 from cofem.linalg.diagonals.base import Columns, DiagonalEstimate, DiagonalEstimator, Setting
 from cofem.linalg.lanczos import spectral_density
 from cofem.linalg.roots import bracketed_root
@@ -86,9 +86,9 @@ class SelfConsistent(DiagonalEstimator):
         found: Carry = columns.extra
         relative = found.relative_energy
         # Columns of unequal norm: alpha in units where they are equal.
-        alpha = 1 / setting.g if relative is None else 1 / (setting.g * relative)
+        alpha = reciprocal(setting.g if relative is None else setting.g * relative)
         tau = solve_tau(alpha, found.spectrum, 1 / setting.noise_var, found.tau)
-        value = 1 / (alpha + tau)
+        value = reciprocal(alpha + tau)
         if relative is not None:
             value /= relative
         # Fluctuations of S_j around tau are of relative size 1 / sqrt(N) or more; the gate measures them.
@@ -112,7 +112,7 @@ def solve_tau(alpha: Array, spectrum: Spectrum, beta: float, guess: float | None
     """
 
     def excess(log_tau: float) -> float:
-        inverse = 1 / (alpha + float(np.exp(log_tau)))
+        inverse = reciprocal(alpha + float(np.exp(log_tau)))
         eta = average(inverse)
         omega = inner(alpha, inverse) / alpha.shape[0] / eta  # 1 / eta - tau, without cancellation
         resolvent = float(np.sum(spectrum.weights / (omega + beta * spectrum.nodes)))
