@@ -40,21 +40,37 @@ def recover(
     operator: Annotated[
         str, typer.Option(help='The dictionary, e.g. "mask(rows.npy) @ idct(262144)"; names in the docs.')
     ],
-    noise_std: Annotated[float, typer.Option(help="Standard deviation of the noise.")],
+    noise_std: Annotated[
+        float | None,
+        typer.Option(help="Standard deviation of the noise; learned if left out.", show_default=False),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Where the posterior is written (.npz).")] = Path("result.npz"),
     plot: Annotated[Path | None, typer.Option(help="Where a figure is written, if wanted.")] = None,
     method: Annotated[str, typer.Option(help="Method: auto, cofem, em, irls, amp, vi or seq.")] = "auto",
+    nonnegative: Annotated[
+        bool, typer.Option("--nonnegative", help="The coefficients are known not to be negative.")
+    ] = False,
     max_iter: Annotated[int | None, typer.Option(help="Outer steps at the most.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the fit.")] = 0,
 ) -> None:
     """Recover sparse coefficients from your own data.
 
-    Example: cofem recover --data y.npy --operator "mask(rows.npy) @ idct(262144)" --noise-std 0.01
+    Example: cofem recover --data y.npy --operator "mask(rows.npy) @ idct(262144)" --plot result.png
     """
     from cofem.recover import recover_file
 
     try:
-        recover_file(data, operator, noise_std, out, plot, method=method, max_iter=max_iter, seed=seed)
+        recover_file(
+            data,
+            operator,
+            noise_std,
+            out,
+            plot,
+            method=method,
+            nonnegative=nonnegative,
+            max_iter=max_iter,
+            seed=seed,
+        )
     except (ValueError, TypeError, FloatingPointError, OSError) as error:
         typer.echo(f"cofem recover: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(2) from error

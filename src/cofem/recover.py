@@ -14,11 +14,12 @@ from cofem.status import ConvergenceWarning
 def recover_file(
     data: str,
     operator: str,
-    noise_std: float,
+    noise_std: float | None,
     out: Path,
     plot: Path | None = None,
     *,
     method: str = "auto",
+    nonnegative: bool = False,
     max_iter: int | None = None,
     seed: int = 0,
 ) -> Posterior:
@@ -30,13 +31,13 @@ def recover_file(
         File with y; see `cofem.files.read_array`.
     operator : str
         Expression for the dictionary; see `cofem.expressions.parse_operator`.
-    noise_std : float
-        Standard deviation of the noise.
+    noise_std : float or None
+        Standard deviation of the noise; learned if None.
     out : Path
         The ``.npz`` file to write; read it again with `cofem.load`.
     plot : Path, optional
         The figure to write.
-    method, max_iter : str, int
+    method, nonnegative, max_iter : str, bool, int
         As for `cofem.fit`.
     seed : int
         Seed of the fit.
@@ -61,7 +62,14 @@ def recover_file(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)
         post = cofem.fit(
-            Phi, y, noise_std=noise_std, method=method, max_iter=max_iter, rng=seed, progress=True
+            Phi,
+            y,
+            noise_std="learn" if noise_std is None else noise_std,
+            method=method,
+            nonnegative=nonnegative,
+            max_iter=max_iter,
+            rng=seed,
+            progress=True,
         )
     post.save(out)
     table = Table(show_header=False)

@@ -108,6 +108,8 @@ class Method(ABC):
 
     #: Where alpha starts unless the user says otherwise; None for a start free of units.
     alpha_init: ClassVar[float | None] = None
+    #: Factor by which a known noise variance is larger in the first step.
+    noise_continuation: ClassVar[float] = 1.0
 
     def memory(self, problem: Problem) -> tuple[float, str]:
         """Bytes needed beyond vectors of length D, and for what."""
