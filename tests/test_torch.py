@@ -61,7 +61,7 @@ def close(actual, desired: np.ndarray, rtol: float) -> bool:
 # --- operators ------------------------------------------------------------------------------------------
 
 #: Kinds of operators that stay with NumPy, by words in their names.
-NUMPY_ONLY = ("sparse", "wavelet", "scipy", "pylops")
+NUMPY_ONLY = ("sparse", "wavelet", "scipy", "pylops", "chunked")
 
 
 @pytest.mark.parametrize("name", MARKET)
@@ -154,7 +154,6 @@ def test_the_default_is_cofem_and_agrees_with_numpy(no_copies: None) -> None:
     assert ours.method == "cofem"
     assert "NumPy arrays only" in str(ours.status)
     assert ours.converged
-    assert case.nrmse(np.array([float(x) for x in ours.mean[:LARGE]] + [0.0] * 960)) > 0
     assert all(x.dtype == torch.float64 for x in (ours.mean, ours.variance, ours.alpha, ours.std, ours.y))
 
 

@@ -8,6 +8,7 @@ line takes more time than the transform itself; two sweeps of short ones need ha
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from math import pi, prod, sqrt
 from typing import Any
@@ -204,8 +205,8 @@ def _swapped(x: Array) -> Array:
     return namespace(x).matrix_transpose(x)
 
 
-def along_axes(apply: Any, x: Array, shape: tuple[int, ...]) -> Array:
-    """Apply a function of the last axis along every axis of arrays that vectors flatten in C order.
+def along_axes(apply: Any, x: Array, shape: tuple[int, ...], axes: Iterable[int] | None = None) -> Array:
+    """Apply a function of the last axis along axes of arrays that vectors flatten in C order.
 
     Parameters
     ----------
@@ -215,12 +216,14 @@ def along_axes(apply: Any, x: Array, shape: tuple[int, ...]) -> Array:
         Vectors; D is the size of ``shape``.
     shape : tuple of int
         Shape of the arrays.
+    axes : iterable of int, optional
+        The axes, counted from the last; all by default.
     """
     if len(shape) == 1:
         return apply(x)
     xp = namespace(x)
     signals = xp.reshape(x, (*x.shape[:-1], *shape))
-    for axis in range(-len(shape), 0):
+    for axis in range(-len(shape), 0) if axes is None else axes:
         signals = xp.moveaxis(apply(xp.moveaxis(signals, axis, -1)), -1, axis)
     return xp.reshape(signals, (*x.shape[:-1], prod(shape)))
 
