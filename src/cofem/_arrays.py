@@ -208,7 +208,7 @@ def place(x: Array) -> str:
 
 def check_same_place(x: Array, other: Array, name: str) -> None:
     """Raise ``TypeError`` unless both arrays are of one library and on one device."""
-    if not isinstance(x, type(other)) or array_api_compat.device(x) != array_api_compat.device(other):
+    if namespace(x) is not namespace(other) or array_api_compat.device(x) != array_api_compat.device(other):
         raise TypeError(f"{name} are {place(other)}, but the data are {place(x)}; move one to the other")
 
 

@@ -72,7 +72,8 @@ def fit(
         task; they may differ in N.
     y : array of shape (N,) or (N, L)
         The data, real or complex. Structured operators work in the precision of y. L columns are L tasks:
-        each by itself, unless the prior joins them (`cofem.MultiTask`).
+        each by itself, unless the prior joins them (`cofem.MultiTask`). A PyTorch tensor, or an array of
+        another library, stays on its device, and so does the posterior; see `docs/torch.md`.
     noise_std : "learn", float or array of shape (N,)
         Standard deviation of the noise (for complex data, of ``|noise|``), of all data or of each. By default
         it is learned from data that are held out; see `docs/noise.md`.
@@ -168,7 +169,7 @@ class _Settings:
 
 
 def _fit_one(
-    Phi: Any, y: Any, noise_std: Any, sample_weight: Any, settings: _Settings, stacklevel: int = 3
+    Phi: Any, y: Any, noise_std: Any, sample_weight: Any, settings: _Settings, stacklevel: int = 4
 ) -> Posterior:
     """Fit data that share one dictionary and one set of precisions."""
     ready = make_problem(
