@@ -2,10 +2,12 @@ from . import experiments as experiments
 from . import operators as operators
 from . import plotting as plotting
 from .inference.amp import AMP as AMP
+from .inference.checkpoint import CheckpointWarning as CheckpointWarning
 from .inference.cofem import CoFEM as CoFEM
 from .inference.em import EM as EM
 from .inference.fit import fit as fit
 from .inference.irls import IRLS as IRLS
+from .inference.loop import FitInterrupted as FitInterrupted
 from .inference.seq import Seq as Seq
 from .inference.vi import VI as VI
 from .operators import as_operator as as_operator

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from cofem.inference.base import Method, State
-from cofem.inference.loop import Callback, Outcome, run
+from cofem.inference.checkpoint import Keeper, marks_of
+from cofem.inference.loop import Callback, FitInterrupted, Outcome, run
 from cofem.inference.noise import (
     ENOUGH_DATA,
     NOTHING_FOUND,
@@ -45,6 +46,9 @@ def fit(
     rng: int | np.random.Generator | None = None,
     callback: Callback | None = None,
     progress: bool = False,
+    checkpoint: Any = None,
+    checkpoint_every: float | str | None = None,
+    resume: Any = None,
 ) -> Posterior:
     r"""Sparse Bayesian learning: recover a sparse z from ``y = Phi z + noise``, with its uncertainty.
 
@@ -87,11 +91,27 @@ def fit(
         noise_std, elapsed, applications``; the fit stops when it returns True.
     progress : bool
         Draw a progress bar.
+    checkpoint : path, optional
+        File that the whole state of the fit is written to now and then, and when the fit ends, however it
+        ends. Each time the file is replaced as a whole. If it cannot be written, the fit warns and goes on.
+    checkpoint_every : float or str, optional
+        Seconds between two checkpoints (60 by default), or a text such as ``"10 steps"``.
+    resume : path, optional
+        A checkpoint to go on from, with the same data and settings, to the very result that the fit would
+        have had without a break. `rng` is taken from the file; `max_iter` may be raised to take more steps;
+        what a callback stopped goes on. Give `checkpoint` as well to go on writing: if both are the same
+        and there is no such file yet, the fit starts afresh, so that one command serves both.
 
     Returns
     -------
     Posterior
         Mean, variance, samples, intervals, history and status.
+
+    Raises
+    ------
+    FitInterrupted
+        On Ctrl-C: a `KeyboardInterrupt` with the attribute ``posterior``, the result so far. The
+        checkpoint, if one is asked for, is written first.
 
     Examples
     --------
@@ -111,17 +131,26 @@ def fit(
     prior = _check_prior(prior)
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be callable, got {type(callback).__name__}")
+    keeper = Keeper(_check_rng(rng), checkpoint, checkpoint_every, resume)
     settings = _Settings(
-        method, prior, bool(nonnegative), max_iter, tol, alpha_init, _check_rng(rng), callback, progress
+        method, prior, bool(nonnegative), max_iter, tol, alpha_init, keeper, callback, progress
     )
+    try:
+        return _fit_all(Phi, y, noise_std, sample_weight, settings)
+    finally:
+        keeper.flush()
+
+
+def _fit_all(Phi: Any, y: Any, noise_std: Any, sample_weight: Any, settings: _Settings) -> Posterior:
+    """Fit all tasks, together or one after the other."""
     if isinstance(Phi, list | tuple) and isinstance(y, list | tuple) and _are_tasks(Phi):
         return _fit_different(Phi, y, noise_std, sample_weight, settings)
     data = np.asarray(y)
-    if data.ndim == 2 and not prior.joins_tasks and data.shape[1] > 0:
+    if data.ndim == 2 and not settings.prior.joins_tasks and data.shape[1] > 0:
         operator = as_operator(Phi)
         tasks = [
-            _fit_one(operator, column, noise_std, sample_weight, settings)
-            for column in np.ascontiguousarray(data.T)
+            _fit_one(operator, column, noise_std, sample_weight, settings, i)
+            for i, column in enumerate(np.ascontiguousarray(data.T))
         ]
         return join_tasks(tasks)
     return _fit_one(Phi, data if data.ndim == 2 else y, noise_std, sample_weight, settings)
@@ -138,7 +167,7 @@ class _Settings:
         max_iter: Any,
         tol: Any,
         alpha_init: Any,
-        rng: np.random.Generator,
+        keeper: Keeper,
         callback: Callback | None,
         progress: bool,
     ) -> None:
@@ -148,13 +177,19 @@ class _Settings:
         self.max_iter = None if max_iter is None else _check_max_iter(max_iter)
         self.tol = None if tol is None else _check_tol(tol)
         self.alpha_init = alpha_init
-        self.rng = rng
+        self.keeper = keeper
+        self.rng = keeper.rng
         self.callback = callback
         self.progress = progress
 
+    def marks(self) -> dict[str, Any]:
+        """Return what decides about the result, besides the problem and the number of steps."""
+        names = ("method", "prior", "nonnegative", "tol", "alpha_init")
+        return {name: getattr(self, name) for name in names}
+
 
 def _fit_one(
-    Phi: Any, y: Any, noise_std: Any, sample_weight: Any, settings: _Settings, stacklevel: int = 3
+    Phi: Any, y: Any, noise_std: Any, sample_weight: Any, settings: _Settings, task: int = 0
 ) -> Posterior:
     """Fit data that share one dictionary and one set of precisions."""
     ready = make_problem(
@@ -171,6 +206,7 @@ def _fit_one(
     start = _check_alpha_init(
         chosen.alpha_init if settings.alpha_init is None else settings.alpha_init, problem
     )
+    settings.keeper.belongs(task, lambda: marks_of(problem, ready.noise, settings.marks()))
     notes: tuple[str, ...] = (why,) if why else ()
     rule = None
     if ready.noise.std is None:
@@ -180,33 +216,39 @@ def _fit_one(
             problem = problem.with_noise(0.1 * power or 1.0)
             notes += ("the noise was learned from the evidence, since data are plenty",)
         else:
-            learned = learn_noise(problem, settings.rng, settings.progress)
+            learned = learn_noise(problem, settings.keeper, settings.progress, f"{task}/noise")
             problem = problem.with_noise(learned.noise_var)
             notes += (learned.note,)
-    outcome = _run(problem, chosen, start, settings, rule)
+    try:
+        outcome = _run(problem, chosen, start, settings, rule, f"{task}/fit")
+    except FitInterrupted as interrupt:
+        if interrupt.outcome is not None:
+            interrupt.posterior = _posterior(ready, interrupt.outcome, chosen, interrupt.outcome.status)
+        raise
     status = outcome.status
     if outcome.doubtful:
-        warnings.warn(str(status), ConvergenceWarning, stacklevel=stacklevel)
+        warnings.warn(str(status), ConvergenceWarning, stacklevel=4)
     status = Status(status.code, status.message, (*status.notes, *notes))
     return _posterior(ready, outcome, chosen, status)
 
 
-def learn_noise(problem: Problem, rng: np.random.Generator, progress: bool = False) -> Learned:
+def learn_noise(problem: Problem, keeper: Keeper, progress: bool = False, stage: str = "noise") -> Learned:
     """Find the noise variance from data that are held out of a fit, or of several in turn."""
-    parts = held_out_parts(problem.n_rows, rng)
+    parts = held_out_parts(problem.n_rows, keeper.rng)
     found = []
     power = float(np.vdot(problem.y, problem.y).real) / problem.y.size
     for number, rows in enumerate(parts, 1):
         title = "noise" if len(parts) == 1 else f"noise {number}/{len(parts)}"
-        for start in STARTS:
+        for turn, start in enumerate(STARTS):
             seen, rule = split(problem, rows, start)
             method, _ = choose_method(seen)
             with progress_bar(progress, method.default_max_iter, method.default_tol, title) as bar:
-                outcome = run(
+                outcome = _kept_run(
+                    keeper,
+                    f"{stage}/{number}/{turn}",
                     seen,
                     method,
                     State(seen.start(None)),
-                    rng=rng,
                     max_iter=method.default_max_iter,
                     tol=None,
                     callbacks=[bar] if bar else [],
@@ -222,16 +264,29 @@ def learn_noise(problem: Problem, rng: np.random.Generator, progress: bool = Fal
     return Learned(float(np.median(found)), f"the noise was learned from {count} data held out{turns}")
 
 
-def _run(problem: Problem, method: Method, start: Any, settings: _Settings, rule: Any) -> Outcome:
+def _kept_run(
+    keeper: Keeper, stage: str, problem: Problem, method: Method, state: State, **arguments: Any
+) -> Outcome:
+    """Run a stage, or what is left of it, or take what came out of it when it was run before."""
+    outcome = keeper.take(stage, problem)
+    if outcome is None:
+        record, keep = keeper.record(stage, method), keeper.keep(stage, method)
+        outcome = run(problem, method, state, rng=keeper.rng, record=record, keep=keep, **arguments)
+        keeper.finish(stage, outcome, whole=stage.endswith("fit"))
+    return outcome
+
+
+def _run(problem: Problem, method: Method, start: Any, settings: _Settings, rule: Any, stage: str) -> Outcome:
     steps = method.default_max_iter if settings.max_iter is None else settings.max_iter
     tol = method.default_tol if settings.tol is None else settings.tol
     callbacks = [] if settings.callback is None else [settings.callback]
     with progress_bar(settings.progress, steps, tol, method.name) as bar:
-        return run(
+        return _kept_run(
+            settings.keeper,
+            stage,
             problem,
             method,
             State(problem.start(start)),
-            rng=settings.rng,
             max_iter=steps,
             tol=settings.tol,
             callbacks=callbacks + ([bar] if bar else []),
@@ -293,7 +348,8 @@ def _fit_different(
         if sample_weight is not None or not isinstance(noise_std, str | float | int):
             raise ValueError("noise of each datum is not known for lists of tasks that share nothing")
         tasks = [
-            _fit_one(op, part, noise_std, None, settings) for op, part in zip(operators, data, strict=True)
+            _fit_one(op, part, noise_std, None, settings, i)
+            for i, (op, part) in enumerate(zip(operators, data, strict=True))
         ]
         return join_tasks(tasks)
     (size,) = columns
@@ -306,7 +362,7 @@ def _fit_different(
         settings.alpha_init
         if np.ndim(settings.alpha_init) == 0
         else np.tile(settings.alpha_init, len(operators)),
-        settings.rng,
+        settings.keeper,
         settings.callback,
         settings.progress,
     )

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cofem._arrays import squared_modulus
-from cofem.operators import Diagonal, Operator, as_operator, check_adjoint
+from cofem.operators import Dense, Diagonal, Operator, as_operator, check_adjoint
 from cofem.priors import Independent, Prior
 from cofem.priors.rectified import rectified_moments, rectified_second_moment
 
@@ -105,7 +105,7 @@ class Problem:
     def with_noise(self, noise_var: float) -> Problem:
         """Return the problem with another noise variance; what is known about Phi is kept."""
         other = replace(self, noise_var=noise_var)
-        kept = ("real_dtype", "column_energy", "energy", "gain", "dense")
+        kept = ("real_dtype", "column_energy", "energy", "gain", "dense", "squares")
         other.__dict__.update({name: self.__dict__[name] for name in kept if name in self.__dict__})
         return other
 
@@ -169,6 +169,12 @@ class Problem:
         """Phi as a float64 or complex128 matrix, for the methods that need it whole."""
         matrix = self.phi.operator.to_dense()
         return np.asarray(matrix, dtype=np.complex128 if np.iscomplexobj(matrix) else np.float64)
+
+    @cached_property
+    def squares(self) -> Operator:
+        """The operator with entries ``|Phi_ij|^2``."""
+        squares = self.phi.operator.abs2()
+        return Dense(np.abs(self.dense).astype(self.real_dtype) ** 2) if squares is None else squares
 
     @cached_property
     def alpha_cap(self) -> float:
