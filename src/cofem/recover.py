@@ -21,6 +21,8 @@ def recover_file(
     method: str = "auto",
     max_iter: int | None = None,
     seed: int = 0,
+    checkpoint: Path | None = None,
+    resume: Path | None = None,
 ) -> Posterior:
     """Fit the data in a file, write the posterior and, if wanted, a figure, and print what was found.
 
@@ -40,6 +42,8 @@ def recover_file(
         As for `cofem.fit`.
     seed : int
         Seed of the fit.
+    checkpoint, resume : Path, optional
+        Where the state of the fit is written now and then, and where it goes on from; see `cofem.fit`.
     """
     from rich.console import Console
     from rich.table import Table
@@ -60,8 +64,17 @@ def recover_file(
     y = read_array(data)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)
+        warnings.simplefilter("always", cofem.CheckpointWarning)
         post = cofem.fit(
-            Phi, y, noise_std=noise_std, method=method, max_iter=max_iter, rng=seed, progress=True
+            Phi,
+            y,
+            noise_std=noise_std,
+            method=method,
+            max_iter=max_iter,
+            rng=seed,
+            progress=True,
+            checkpoint=checkpoint,
+            resume=resume,
         )
     post.save(out)
     table = Table(show_header=False)

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from cofem import __version__
+from cofem.files import read_npz
 from cofem.inference import amp, seq
 from cofem.inference import cofem as covariance_free
 from cofem.inference.acceleration import Trail
@@ -189,8 +190,7 @@ def write(path: Path, contents: dict[str, Any]) -> None:
 def read(path: Path) -> dict[str, Any]:
     """Read a checkpoint; `ValueError` if it is none."""
     try:
-        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        arrays = read_npz(path)
         header = json.loads(str(arrays.pop("header")))
         if header["format"] != FORMAT:
             raise ValueError(f"its format is {header['format']!r}")
