@@ -24,11 +24,11 @@ from cofem.inference.noise import (
 from cofem.inference.problem import Problem, Ready, make_problem
 from cofem.inference.progress import progress_bar
 from cofem.inference.registry import choose_method, get_method
-from cofem.operators import Operator, as_operator, block_diag
+from cofem.operators import Operator, as_operator, block_diag, check_adjoint
 from cofem.posterior import Posterior, join_tasks
 from cofem.priors import PRIORS, Block, Independent, Prior
 from cofem.priors.rectified import rectified_moments
-from cofem.status import ConvergenceWarning, Status
+from cofem.status import ConvergenceWarning, Status, StatusCode
 
 
 def fit(
@@ -215,6 +215,8 @@ def _fit_one(
             power = float(np.vdot(problem.y, problem.y).real) / problem.y.size
             problem = problem.with_noise(0.1 * power or 1.0)
             notes += ("the noise was learned from the evidence, since data are plenty",)
+        elif problem.n_rows < 2:
+            raise ValueError("noise_std cannot be learned from a single datum; give noise_std")
         else:
             learned = learn_noise(problem, settings.keeper, settings.progress, f"{task}/noise")
             problem = problem.with_noise(learned.noise_var)
@@ -226,10 +228,22 @@ def _fit_one(
             interrupt.posterior = _posterior(ready, interrupt.outcome, chosen, interrupt.outcome.status)
         raise
     status = outcome.status
-    if outcome.doubtful:
+    fault = "" if status.code is StatusCode.FAILED else _fault(ready.operator, problem.y.dtype)
+    if fault:
+        status = Status(StatusCode.FAILED, fault, status.notes)
+    if outcome.doubtful or fault:
         warnings.warn(str(status), ConvergenceWarning, stacklevel=4)
     status = Status(status.code, status.message, (*status.notes, *notes))
     return _posterior(ready, outcome, chosen, status)
+
+
+def _fault(operator: Operator, dtype: Any) -> str:
+    """Look at the operator once more after a fit, and say what is wrong with it by now; "" if nothing is."""
+    try:
+        check_adjoint(operator, n_vectors=1, dtype=dtype)
+    except Exception as error:
+        return f"Phi changed during the fit, so that the result is in doubt: {type(error).__name__}: {error}"
+    return ""
 
 
 def learn_noise(problem: Problem, keeper: Keeper, progress: bool = False, stage: str = "noise") -> Learned:
@@ -255,6 +269,8 @@ def learn_noise(problem: Problem, keeper: Keeper, progress: bool = False, stage:
                     noise=rule,
                 )
             problem.phi.products += seen.phi.products
+            if outcome.status.code is StatusCode.FAILED:
+                warnings.warn(f"learning the noise: {outcome.status}", ConvergenceWarning, stacklevel=5)
             if outcome.problem.noise_var < NOTHING_FOUND * power:
                 break
         found.append(outcome.problem.noise_var)
@@ -297,13 +313,13 @@ def _run(problem: Problem, method: Method, start: Any, settings: _Settings, rule
 def _posterior(ready: Ready, outcome: Outcome, method: Method, status: Status) -> Posterior:
     """Put the result into the user's units and layout."""
     problem, state = outcome.problem, outcome.state
-    unit = problem.units.coefficient
+    units = problem.units
     mean, variance = state.mean, state.variance
     gaussian = None
     if problem.nonnegative:
-        gaussian = (mean.T * unit, variance * unit**2)
+        gaussian = (units.apply(mean.T), units.apply(variance, 2))
         mean, variance = rectified_moments(mean, variance)
-    mean, variance = mean.T * unit, variance.T * unit**2
+    mean, variance = units.apply(mean.T), units.apply(variance.T, 2)
     if mean.ndim == 2 and variance.ndim == 1:
         variance = np.repeat(variance[:, None], mean.shape[1], axis=1)
     weights = ready.noise.weights
@@ -313,7 +329,7 @@ def _posterior(ready: Ready, outcome: Outcome, method: Method, status: Status) -
     return Posterior(
         mean=mean,
         variance=variance,
-        alpha=state.alpha / unit**2,
+        alpha=units.apply(state.alpha, -2),
         noise_std=problem.noise_var**0.5 * problem.units.data if ready.noise.std is None else ready.noise.std,
         method=method.name,
         status=status,

@@ -38,17 +38,17 @@ class Snapshot:
     @property
     def mean(self) -> Array:
         """Posterior mean, shape (D,), or (D, L) for L tasks."""
-        return self._problem.point(self._state.mean, self._state.variance).T * self._problem.units.coefficient
+        return self._problem.units.apply(self._problem.point(self._state.mean, self._state.variance).T)
 
     @property
     def variance(self) -> Array:
         """Posterior variances, shape (D,)."""
-        return self._state.variance * self._problem.units.coefficient**2
+        return self._problem.units.apply(self._state.variance, 2)
 
     @property
     def alpha(self) -> Array:
         """Prior precisions, shape (D,)."""
-        return self._state.alpha / self._problem.units.coefficient**2
+        return self._problem.units.apply(self._state.alpha, -2)
 
     @property
     def noise_std(self) -> float:
@@ -278,6 +278,12 @@ def _step(
             next_problem, next_state, quiet = _renew_noise(problem, new, noise, settled)
             return _Step(info, new, change, limit, settled and quiet, next_problem, next_state)
     except Exception as error:
+        if state.mean is None and isinstance(error, np.linalg.LinAlgError):
+            raise ValueError(
+                f"noise_std = {problem.noise_var**0.5 * problem.units.data:.3g} is too small for method="
+                f"'{method.name}' on this Phi: its matrix is singular to rounding ({error}); use a larger "
+                "one, or method='cofem'"
+            ) from error
         if state.mean is None:  # nothing is lost, and the caller sees where it happened
             raise
         info = Info(end=StatusCode.FAILED, message=f"{type(error).__name__}: {error}")

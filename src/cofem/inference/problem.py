@@ -18,6 +18,9 @@ from cofem.priors.rectified import rectified_moments, rectified_second_moment
 
 Array = Any
 
+#: Noise relative to the data, below which it cannot be told from rounding.
+LEAST_NOISE = {"float64": 1e-15, "float32": 1e-8}
+
 
 class Meter:
     """Phi with a count of the vectors it was applied to and of the time that took.
@@ -38,20 +41,28 @@ class Meter:
 
     def forward(self, x: Array) -> Array:
         """Phi x for x of shape (..., D)."""
-        return self._count(self.operator.forward, x)
+        return self._count(self.operator.forward, x, self.shape[0])
 
     def adjoint(self, y: Array) -> Array:
         """Phi^H y for y of shape (..., N)."""
-        return self._count(self.operator.adjoint, y)
+        return self._count(self.operator.adjoint, y, self.shape[1])
 
     def gram(self, x: Array) -> Array:
         """Phi^H Phi x for x of shape (..., D)."""
-        return self._count(self.operator.gram, x, 2)
+        return self._count(self.operator.gram, x, self.shape[1], 2)
 
-    def _count(self, product: Any, x: Array, products: int = 1) -> Array:
+    def _count(self, product: Any, x: Array, length: int, products: int = 1) -> Array:
         start = time.perf_counter()
         out = product(x)
         self.seconds += time.perf_counter() - start
+        # The operator was right when it was looked at first; it may be a user's own and change its mind.
+        wanted = (*x.shape[:-1], length)
+        is_real = x.dtype.kind != "c" and not self.operator.is_complex
+        if out.shape != wanted or (is_real and out.dtype.kind == "c"):
+            raise ValueError(
+                f"Phi must return {'real' if is_real else 'complex'} numbers of shape {wanted} for an input "
+                f"of shape {x.shape}, got dtype {out.dtype} and shape {out.shape}"
+            )
         self.products += products * math.prod(x.shape[:-1])
         return out
 
@@ -71,6 +82,20 @@ class Units:
     def coefficient(self) -> float:
         """What scaled coefficients are multiplied by."""
         return self.data / self.dictionary
+
+    def apply(self, x: Array, power: int = 1) -> Array:
+        """Return scaled coefficients, or a power of them, in the user's units.
+
+        In the precision of x, or in double precision where that could not hold them.
+        """
+        factor = self.coefficient**power
+        if 1e-10 < factor < 1e10 or x.dtype.itemsize == np.dtype(np.result_type(x, np.float64)).itemsize:
+            return x * factor
+        wide = x.astype(np.result_type(x, np.float64)) * factor
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            narrow = wide.astype(x.dtype)
+        kept = np.isfinite(narrow).all() and ((narrow == 0) == (wide == 0)).all()
+        return narrow if kept else wide
 
 
 @dataclass
@@ -196,7 +221,10 @@ class Problem:
         """
         if alpha_init is not None:
             alpha = np.asarray(alpha_init, dtype=np.float64) * self.units.coefficient**2
-            return np.broadcast_to(alpha, (self.n_columns,)).astype(self.real_dtype)
+            # A start that is far off would only be lost in rounding.
+            usual, far = self.start(None).astype(np.float64), 1e12 if self.real_dtype == np.float64 else 1e6
+            alpha = np.clip(np.broadcast_to(alpha, (self.n_columns,)), usual / far, usual * far)
+            return np.minimum(alpha, self.alpha_cap).astype(self.real_dtype)
         power = float(np.vdot(self.y, self.y).real) / self.y.size
         signal = max(power - self.noise_var, 0.01 * power) or self.noise_var
         theta = self.column_energy
@@ -255,6 +283,8 @@ def make_problem(
         raise ValueError("nonnegative=True is for real coefficients, but y or Phi is complex")
     y = y.astype(np.result_type(real, np.complex64) if is_complex else real)
     operator = operator.astype(real)
+    _check_size(y, "y", 1e60 if real == np.float64 else 1e30)
+    _check_dictionary(operator, 1e60 if real == np.float64 else 1e15)
     check_adjoint(operator, n_vectors=1, dtype=y.dtype)
 
     white = operator
@@ -262,7 +292,16 @@ def make_problem(
         weights = noise.weights.astype(real)
         white = Diagonal(weights) @ operator
         y *= weights
-    units = Units(_power_of_two(_rms(y)), _dictionary_unit(white))
+    if noise.std is None and not y.any():
+        raise ValueError("y is zero everywhere, so that noise_std cannot be learned; give noise_std")
+    # Noise that drowns the data sets the unit itself.
+    size = max(_rms(y), 1e-9 * (noise.std or 0.0)) or noise.std or 1.0
+    if noise.std is not None and noise.std < LEAST_NOISE[np.dtype(real).name] * size:
+        raise ValueError(
+            f"noise_std must be at least {LEAST_NOISE[np.dtype(real).name]:g} times the size of y, which is "
+            f"{size:.3g}, to be told from rounding in {np.dtype(real).name}; got {noise.std:g}"
+        )
+    units = Units(_power_of_two(size), _dictionary_unit(white))
     scaled = white if units.dictionary == 1 else white * (1 / units.dictionary)
     y /= units.data  # the copy made above
     noise_var = np.nan if noise.std is None else (noise.std / units.data) ** 2
@@ -300,6 +339,7 @@ def check_noise(noise_std: Any, sample_weight: Any, n_rows: int) -> Noise:
         sigma = float(noise_std)
         if not (math.isfinite(sigma) and sigma > 0):
             raise ValueError(f"noise_std must be positive and finite, got {sigma}")
+        _check_size(np.array([sigma]), "noise_std", 1e60)
         return Noise(sigma, weights)
     if isinstance(noise_std, np.ndarray | list | tuple):
         if weights is not None:
@@ -322,13 +362,44 @@ def _positive_vector(values: Any, n_rows: int, name: str) -> np.ndarray:
     vector = vector.astype(np.float64)
     if not (np.isfinite(vector).all() and (vector > 0).all()):
         raise ValueError(f"{name} must be positive and finite")
+    _check_size(vector, name, 1e60)
+    if vector.max() > 1e20 * vector.min():
+        raise ValueError(
+            f"{name} must not range over more than 20 orders of magnitude, got values from "
+            f"{vector.min():.3g} to {vector.max():.3g}"
+        )
     return vector
 
 
+def _check_size(values: np.ndarray, name: str, most: float) -> None:
+    """Refuse numbers so large or so small that their squares and products leave the range of the type."""
+    largest = float(np.max(np.abs(values), initial=0.0))
+    if largest > 0 and not 1 / most <= largest <= most:
+        raise ValueError(
+            f"{name} must be of a size between {1 / most:g} and {most:g} in this precision, got "
+            f"{largest:.3g}; change its unit"
+        )
+
+
+def _check_dictionary(operator: Operator, most: float) -> None:
+    """Refuse a dictionary whose columns are so large or so small that squares overflow or vanish."""
+    entries = getattr(operator, "array", None)
+    entries = getattr(getattr(operator, "matrix", None), "data", entries)
+    if isinstance(entries, np.ndarray) and entries.size:
+        _check_size(entries, "Phi", most)
+    with np.errstate(over="ignore", invalid="ignore"):
+        norms = operator.column_norms()
+    if not np.isfinite(norms).all():
+        raise ValueError(
+            "Phi must have columns of finite norm; it overflows, or gives values that are not finite"
+        )
+    _check_size(norms, "Phi", most * operator.shape[0])
+
+
 def _rms(y: np.ndarray) -> float:
-    """Root mean square, safe against overflow and underflow of the squares."""
+    """Root mean square, safe against overflow and underflow of the squares; 0 for zeros."""
     largest = float(np.max(np.abs(y)))
-    return largest * float(np.sqrt(np.mean(np.abs(y / largest) ** 2))) if largest > 0 else 1.0
+    return largest * float(np.sqrt(np.mean(np.abs(y / largest) ** 2))) if largest > 0 else 0.0
 
 
 def _power_of_two(x: float) -> float:
@@ -337,5 +408,5 @@ def _power_of_two(x: float) -> float:
 
 def _dictionary_unit(operator: Operator) -> float:
     """Choose a unit for Phi; 1 unless its columns are so small or large that squares may overflow."""
-    size = _rms(operator.column_norms())
+    size = _rms(operator.column_norms()) or 1.0
     return 1.0 if 2.0**-10 <= size <= 2.0**10 else _power_of_two(size)
