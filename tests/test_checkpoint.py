@@ -123,7 +123,7 @@ def test_learning_the_noise_goes_on_from_every_part(tmp_path: Path, monkeypatch:
     assert len(stages) >= 6
     first = {stage: calls.index(stage) for stage in stages}
     settings["rng"] = None
-    for stage in (stages[0], stages[1], stages[-2], stages[-1]):
+    for stage in (stages[1], stages[-1]):
         calls.clear()
         limit = first[stage] + 2
         rng = np.random.Generator(np.random.MT19937(5))
@@ -160,9 +160,9 @@ CHILD = """
     import numpy as np, cofem
     from tests.problems import dct_case
     out, path = sys.argv[1:]
-    case = dct_case(256)
+    case = dct_case(128)
     settings = dict(rng=7, checkpoint=path, resume=path, checkpoint_every=0)
-    settings |= dict(method=cofem.CoFEM(diagonal="corrected"), max_iter=20)
+    settings |= dict(method=cofem.CoFEM(diagonal="corrected"), max_iter=15)
     post = cofem.fit(case.Phi, case.y, callback=lambda state: time.sleep(0.01), **settings)
     post.save(out)
 """

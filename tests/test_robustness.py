@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cofem
+from cofem.inference import registry
 from cofem.operators import DCT, Mask, Operator
 
 #: How many cases are generated: 500 in the suite, 10 000 in `make nightly`.
@@ -100,7 +101,7 @@ SHAPES = [(4, 8), (6, 6), (12, 5), (1, 1), (1, 4), (5, 1), (8, 12), (30, 6), (3,
 def cases(draw: Any) -> dict[str, Any]:
     """Arguments of `cofem.fit`, with at most two oddities."""
     odd = draw(st.sets(st.sampled_from(ODDITIES), max_size=2))
-    if "learned noise" in odd and EXAMPLES < 1000 and draw(st.integers(0, 3)):
+    if "learned noise" in odd and EXAMPLES < 1000 and draw(st.integers(0, 7)):
         odd.remove("learned noise")  # ten fits in one
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     n, d = draw(st.sampled_from(SHAPES))
@@ -295,7 +296,7 @@ def test_an_exception_midway_is_kept_by_every_method(method: str) -> None:
 
     def late(good: np.ndarray) -> np.ndarray:
         calls.append(1)
-        if len(calls) > 30:
+        if len(calls) > (12 if method == "seq" else 30):
             raise ConnectionError("the detector is gone")
         return good
 
@@ -313,9 +314,10 @@ def test_an_exception_in_the_first_step_is_the_users_own() -> None:
         cofem.fit(Moody(forward=give_up, after=6), DATA, **SETTINGS)
 
 
-def test_an_exception_while_the_noise_is_learned_is_told() -> None:
-    with pytest.raises(ConnectionError), pytest.warns(cofem.ConvergenceWarning, match="learning the noise"):
-        cofem.fit(Moody(forward=give_up, after=400), DATA, method="cofem", rng=0)
+def test_an_exception_while_the_noise_is_learned_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "EXACT_SIDE", 0)  # or the matrix would be read once and for all
+    with pytest.warns(cofem.ConvergenceWarning, match="learning the noise"), pytest.raises(ConnectionError):
+        cofem.fit(Moody(forward=give_up, after=300), DATA, method="cofem", rng=0)
 
 
 def test_an_exception_in_a_callback_is_the_users_own() -> None:
@@ -361,12 +363,12 @@ FITS: list[dict[str, Any]] = [
 
 
 def test_fits_at_once_give_what_they_give_one_after_the_other() -> None:
-    rows = np.random.default_rng(0).integers(0, 256, 128)
-    Phi = Mask(rows, 256) @ DCT(256).T  # with repeats, and shared by all
-    z = np.zeros(256)
-    z[[3, 70, 200]] = 1, -2, 3
-    y = Phi @ z + 0.01 * np.random.default_rng(1).standard_normal(128)
-    Phi = Mask(rows, 256) @ DCT(256).T  # afresh: nothing is known about it yet
+    rows = np.random.default_rng(0).integers(0, 64, 40)
+    Phi = Mask(rows, 64) @ DCT(64).T  # with repeats, and shared by all
+    z = np.zeros(64)
+    z[[3, 30]] = 1, -2
+    y = Phi @ z + 0.01 * np.random.default_rng(1).standard_normal(40)
+    Phi = Mask(rows, 64) @ DCT(64).T  # afresh: nothing is known about it yet
 
     def run(settings: dict[str, Any]) -> cofem.Posterior:
         return cofem.fit(Phi, y, rng=0, **settings)
@@ -387,8 +389,8 @@ def test_the_same_seed_gives_the_same_result_for_any_number_of_threads() -> None
         import numpy as np, cofem
         warnings.simplefilter("ignore")
         rng = np.random.default_rng(0)
-        Phi = rng.standard_normal((200, 400))
-        y = Phi[:, :5] @ np.ones(5) + 0.01 * rng.standard_normal(200)
+        Phi = rng.standard_normal((100, 200))
+        y = Phi[:, :5] @ np.ones(5) + 0.01 * rng.standard_normal(100)
         methods = cofem.CoFEM(diagonal="corrected"), "irls"
         fits = [cofem.fit(Phi, y, noise_std=0.01, method=m, rng=3, max_iter=6, tol=0) for m in methods]
         np.save(sys.argv[1], np.stack([post.mean for post in fits]))
