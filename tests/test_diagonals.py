@@ -277,7 +277,7 @@ def test_gradient_is_that_of_the_log_evidence():
     case = dense_case(D=24, f=2, noise_std=0.3)
     alpha = np.geomspace(0.1, 10, 24)
     mean, covariance = exact_posterior(case.Phi, case.y, alpha, case.noise_std)
-    gradient = evidence_gradient(alpha, mean, np.diagonal(covariance)) / 2
+    gradient = evidence_gradient(alpha, np.abs(mean) ** 2 + np.diagonal(covariance)) / 2
     for j in (0, 11, 23):
         up, down = alpha.copy(), alpha.copy()
         up[j] *= np.exp(1e-5)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cofem.expressions import DEEPEST, LONGEST, NAMES, ExpressionError, parse_operator
 from cofem.files import read_array
-from cofem.operators import DCT, FFT, Convolution, Identity, Mask, Wavelet, hstack, vstack
+from cofem.operators import DCT, FFT, BlockDCT, Convolution, Identity, Mask, Wavelet, hstack, vstack
 
 RNG = np.random.default_rng(0)
 ROWS = np.array([5, 0, 3, 9])
@@ -51,6 +51,8 @@ GOOD = {
     "mask(flags.npy) @ idct(4, 4)": lambda: Mask(FLAGS) @ DCT((4, 4)).T,
     "mask(rows.npy) @ fft(16)": lambda: Mask(ROWS, 16) @ FFT(16),
     "ifft(16)": lambda: FFT(16).H,
+    "mask(rows.npy) @ iblockdct(4, 4, block=2)": lambda: Mask(ROWS, 16) @ BlockDCT((4, 4), 2).T,
+    "blockdct(16, block=4)": lambda: BlockDCT(16, 4),
     "rfft(16) + irfft(16)": lambda: FFT(16, real=True) + FFT(16, real=True).H,
     "mask(rows.npy) @ iwavelet(4, 4, haar)": lambda: Mask(ROWS, 16) @ Wavelet((4, 4), "haar").T,
     'wavelet(16, "db2", level=1)': lambda: Wavelet(16, "db2", level=1),

@@ -42,6 +42,20 @@ def test_recovers_from_files(data: str, folder: Path) -> None:
     assert "256 x 512" in " ".join(done.output.split())
 
 
+def test_noise_is_learned_unless_given_and_the_constraint_holds(folder: Path) -> None:
+    learned = ["recover", "--operator", "mask(rows.npy) @ idct(512)", "--data", "y.npy"]
+    done = CLI.invoke(app, learned)
+    assert done.exit_code == 0, done.output
+    assert 0.006 < cofem.load("result.npz").noise_std < 0.016
+    positive = np.abs(CASE.z)
+    np.save("positive.npy", CASE.Phi @ positive + 0.01 * np.random.default_rng(0).standard_normal(256))
+    done = recover("--data", "positive.npy", "--nonnegative")
+    assert done.exit_code == 0, done.output
+    post = cofem.load("result.npz")
+    assert post.mean.min() >= 0
+    assert np.linalg.norm(post.mean - positive) < 0.1 * np.linalg.norm(positive)
+
+
 def test_method_and_seed_are_passed_on(folder: Path) -> None:
     done = recover("--data", "y.npy", "--method", "irls", "--max-iter", "3")
     assert done.exit_code == 0

@@ -45,7 +45,8 @@ class Some(Study):
 def test_first_cells_are_measured_and_shown(name: str, tmp_path: Path) -> None:
     experiment = Some(EXPERIMENTS[name], 2)
     Run([experiment], tmp_path, QUICK).go()
-    rows = list(csv.DictReader((tmp_path / f"{name}.csv").open(newline="")))
+    with (tmp_path / f"{name}.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
     assert len(rows) == 2
     for row in rows:
         assert row["reached"] == "True", row["note"]

@@ -40,10 +40,16 @@ def recover(
     operator: Annotated[
         str, typer.Option(help='The dictionary, e.g. "mask(rows.npy) @ idct(262144)"; names in the docs.')
     ],
-    noise_std: Annotated[float, typer.Option(help="Standard deviation of the noise.")],
+    noise_std: Annotated[
+        float | None,
+        typer.Option(help="Standard deviation of the noise; learned if left out.", show_default=False),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Where the posterior is written (.npz).")] = Path("result.npz"),
     plot: Annotated[Path | None, typer.Option(help="Where a figure is written, if wanted.")] = None,
     method: Annotated[str, typer.Option(help="Method: auto, cofem, em, irls, amp, vi or seq.")] = "auto",
+    nonnegative: Annotated[
+        bool, typer.Option("--nonnegative", help="The coefficients are known not to be negative.")
+    ] = False,
     max_iter: Annotated[int | None, typer.Option(help="Outer steps at the most.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the fit.")] = 0,
     checkpoint: Annotated[
@@ -55,7 +61,7 @@ def recover(
 
     With the same file for --checkpoint and --resume, a command that was stopped goes on when it is repeated.
 
-    Example: cofem recover --data y.npy --operator "mask(rows.npy) @ idct(262144)" --noise-std 0.01
+    Example: cofem recover --data y.npy --operator "mask(rows.npy) @ idct(262144)" --plot result.png
     """
     from cofem.recover import recover_file
 
@@ -67,6 +73,7 @@ def recover(
             out,
             plot,
             method=method,
+            nonnegative=nonnegative,
             max_iter=max_iter,
             seed=seed,
             checkpoint=checkpoint,

@@ -7,10 +7,9 @@ from pathlib import Path
 
 #: How the same is done in Python, for the last line of the demo.
 IN_PYTHON = (
-    "post = cofem.fit(Mask(seen) @ DCT((512, 512)).T, image[seen], noise_std=0.03)  "
+    "post = cofem.fit(Mask(seen) @ BlockDCT((512, 512), 32).T, image[seen])  "
     "# post.mean, post.std, post.sample()"
 )
-NOISE_STD = 0.03
 
 
 def run_demo(out: Path, seed: int) -> Path:
@@ -21,38 +20,45 @@ def run_demo(out: Path, seed: int) -> Path:
     from rich.table import Table
 
     import cofem
-    from cofem.operators import DCT, Mask
+    from cofem.operators import BlockDCT, Mask
     from cofem.plotting import ImageDisplay
 
     console = Console()
     rng = np.random.default_rng(seed)
     image = (pywt.data.camera() / 255).astype(np.float32)
     seen = rng.random(image.shape) < 0.25
-    synthesis = DCT(image.shape).T
+    synthesis = BlockDCT(image.shape, 32).T
     console.print(
         f"A photograph of {image.shape[0]} x {image.shape[1]} pixels, of which {seen.mean():.0%} are seen. "
-        f"Its {image.size:,} cosine coefficients are to be found."
+        f"The {image.size:,} cosine coefficients of its blocks are to be found; the noise is not given."
     )
     start = time.perf_counter()
-    post = cofem.fit(Mask(seen) @ synthesis, image[seen], noise_std=NOISE_STD, rng=seed, progress=True)
+    post = cofem.fit(Mask(seen) @ synthesis, image[seen], rng=seed, progress=True)
     seconds = time.perf_counter() - start
 
     out.mkdir(parents=True, exist_ok=True)
     figure = out / "demo.png"
     display = ImageDisplay.from_posterior(
-        post, synthesis, image.shape, original=image, observed=np.where(seen, image, np.nan), rng=seed
+        post,
+        synthesis,
+        image.shape,
+        original=image,
+        observed=np.where(seen, image, np.nan),
+        n_samples=32,
+        rng=seed,
     )
     display.save(figure)
     recovery, deviation = display.panels["recovery"], display.panels[ImageDisplay.UNCERTAINTY]
     unseen = ~seen
     error = np.abs(recovery - image)[unseen]
     psnr = -10 * np.log10(np.mean((recovery - image)[unseen] ** 2))
-    spread = np.hypot(deviation[unseen], NOISE_STD)
+    spread = np.hypot(deviation[unseen], post.noise_std)
     table = Table(show_header=False)
     for label, value in [
         ("method", f"{post.method}, {post.n_iter} steps, {seconds:.1f} s"),
         ("error at the pixels that were not seen", f"PSNR {psnr:.1f} dB"),
         ("coefficients in the support", f"{post.support().size:,}"),
+        ("noise that was learned (grey levels from 0 to 1)", f"{post.noise_std:.3f}"),
         ("pixels that were not seen, within two standard deviations", f"{np.mean(error < 2 * spread):.1%}"),
         ("ended", post.status.code.value),
     ]:

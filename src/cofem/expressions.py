@@ -25,6 +25,7 @@ from cofem.files import SUFFIXES, read_array
 from cofem.operators import (
     DCT,
     FFT,
+    BlockDCT,
     Convolution,
     Dense,
     Diagonal,
@@ -78,9 +79,9 @@ class Node:
 def parse_operator(text: str) -> Operator:
     """Build an operator from an expression.
 
-    Known names: ``mask``, ``dct``, ``idct``, ``fft``, ``ifft``, ``rfft``, ``irfft``, ``wavelet``,
-    ``iwavelet``, ``convolution``, ``dense``, ``sparse``, ``identity``, ``diagonal``, ``hstack``, ``vstack``;
-    see `NAMES`. Files are read with `cofem.files.read_array`.
+    Known names: ``mask``, ``dct``, ``idct``, ``blockdct``, ``iblockdct``, ``fft``, ``ifft``, ``rfft``,
+    ``irfft``, ``wavelet``, ``iwavelet``, ``convolution``, ``dense``, ``sparse``, ``identity``, ``diagonal``,
+    ``hstack``, ``vstack``; see `NAMES`. Files are read with `cofem.files.read_array`.
 
     Examples
     --------
@@ -335,6 +336,8 @@ NAMES: dict[str, Callable[..., Operator]] = {
     "mask": _mask,
     "dct": _transform(DCT),
     "idct": _transform(lambda shape: DCT(shape).T),
+    "blockdct": lambda n_columns, *lengths, block: BlockDCT(_shape(lengths), block),
+    "iblockdct": lambda n_columns, *lengths, block: BlockDCT(_shape(lengths), block).T,
     "fft": _transform(FFT),
     "ifft": _transform(lambda shape: FFT(shape).H),
     "rfft": _transform(lambda shape: FFT(shape, real=True)),

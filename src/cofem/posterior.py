@@ -350,7 +350,11 @@ class Posterior:
         log_det, error = log_determinant(system, self._solve_dtype, vectors, steps, generator)
         y = np.atleast_2d(self._white_y())
         mean = _solve(system, v=y).x
-        quadratic = float(np.vdot(y, y - system.phi.forward(mean)).real) / system.noise_var
+        # y^H C^-1 y as the least of ||y - Phi z||^2 / noise_var + z^H diag(alpha) z, whose error is of
+        # second order in that of the mean.
+        misfit = y - system.phi.forward(mean)
+        quadratic = float(np.vdot(misfit, misfit).real) / system.noise_var
+        quadratic += float(np.sum(np.abs(mean) ** 2 / system.g))
         n = y.size
         factor, constant = (1.0, np.log(np.pi)) if np.iscomplexobj(y) else (0.5, np.log(2 * np.pi))
         value = -factor * (n * constant + y.shape[0] * log_det + quadratic)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
+import numpy as np
+
 from cofem.expressions import ExpressionError, parse_operator
 from cofem.files import read_array
 from cofem.posterior import Posterior
@@ -14,11 +16,12 @@ from cofem.status import ConvergenceWarning
 def recover_file(
     data: str,
     operator: str,
-    noise_std: float,
+    noise_std: float | None,
     out: Path,
     plot: Path | None = None,
     *,
     method: str = "auto",
+    nonnegative: bool = False,
     max_iter: int | None = None,
     seed: int = 0,
     checkpoint: Path | None = None,
@@ -32,13 +35,13 @@ def recover_file(
         File with y; see `cofem.files.read_array`.
     operator : str
         Expression for the dictionary; see `cofem.expressions.parse_operator`.
-    noise_std : float
-        Standard deviation of the noise.
+    noise_std : float or None
+        Standard deviation of the noise; learned if None.
     out : Path
         The ``.npz`` file to write; read it again with `cofem.load`.
     plot : Path, optional
         The figure to write.
-    method, max_iter : str, int
+    method, nonnegative, max_iter : str, bool, int
         As for `cofem.fit`.
     seed : int
         Seed of the fit.
@@ -68,8 +71,9 @@ def recover_file(
         post = cofem.fit(
             Phi,
             y,
-            noise_std=noise_std,
+            noise_std="learn" if noise_std is None else noise_std,
             method=method,
+            nonnegative=nonnegative,
             max_iter=max_iter,
             rng=seed,
             progress=True,
@@ -82,7 +86,7 @@ def recover_file(
     for label, value in [
         ("dictionary", f"{Phi!r}, {Phi.shape[0]:,} x {Phi.shape[1]:,}"),
         ("method", f"{post.method}, {post.n_iter} steps"),
-        ("noise", f"{post.noise_std:.4g}"),
+        ("noise", ", ".join(f"{std:.4g}" for std in np.ravel(post.noise_std))),
         ("coefficients in the support", f"{found.size:,}"),
         ("ended", f"{post.status.code.value}: {post.status.message}"),
     ]:

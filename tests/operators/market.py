@@ -9,6 +9,8 @@ import scipy.sparse.linalg
 from cofem.operators import (
     DCT,
     FFT,
+    BlockDCT,
+    Chunked,
     Convolution,
     Dense,
     Diagonal,
@@ -18,6 +20,7 @@ from cofem.operators import (
     Sparse,
     Wavelet,
     as_operator,
+    block_diag,
     hstack,
     vstack,
 )
@@ -76,6 +79,11 @@ MARKET: dict[str, Operator] = {
     "DCT two": DCT(2),
     "DCT image": DCT((4, 5)),
     "DCT volume": DCT((2, 3, 4)),
+    "block DCT": BlockDCT(12, 4),
+    "chunked": Chunked(_real(7, 5), rows=3),
+    "chunked complex64": Chunked(_complex(4, 6).astype(np.complex64), rows=1),
+    "block DCT image": BlockDCT((4, 6), 2),
+    "block diagonal": block_diag([Dense(_real(3, 4)), Mask([2, 0], 4) @ DCT(4).T]),
     "FFT even": FFT(8),
     "FFT odd": FFT(5),
     "FFT one": FFT(1),

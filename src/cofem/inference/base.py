@@ -105,6 +105,8 @@ class Method(ABC):
 
     #: Where alpha starts unless the user says otherwise; None for a start free of units.
     alpha_init: ClassVar[float | None] = None
+    #: Factor by which a known noise variance is larger in the first step.
+    noise_continuation: ClassVar[float] = 1.0
 
     def memory(self, problem: Problem) -> tuple[float, str]:
         """Bytes needed beyond vectors of length D, and for what."""
@@ -171,7 +173,7 @@ class ExpectationMaximisation(Method):
         if state.mean is not None:
             second_moment = problem.second_moment(state.mean, state.variance)
             alpha = problem.prior.precisions(second_moment, problem.alpha_cap)
-            if self.accelerates(state) and problem.prior.extrapolates and not problem.nonnegative:
+            if self.accelerates(state) and problem.prior.extrapolates:
                 gradient = evidence_gradient(state.alpha, second_moment)
                 alpha, trail = propose(state.alpha, alpha, gradient, state.trail)
                 alpha = np.minimum(alpha, alpha.dtype.type(problem.alpha_cap))

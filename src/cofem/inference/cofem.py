@@ -79,6 +79,9 @@ class CoFEM(ExpectationMaximisation):
         Extrapolate the outer steps (SQUAREM) while the estimator is quiet enough.
     alpha_init : float or None
         Where alpha starts; None for a start that does not depend on units.
+    noise_continuation : float
+        Start with the noise variance times this and halve it in every step until it is the true one (for a
+        noise that is given). 1 for none: on DCT problems near the recovery limit it made no difference.
 
     Examples
     --------
@@ -104,6 +107,7 @@ class CoFEM(ExpectationMaximisation):
     stop: Literal["each", "joint"] = "each"
     accelerate: bool = True
     alpha_init: float | None = None  # type: ignore[misc]
+    noise_continuation: float = 1.0  # type: ignore[misc]
 
     name: ClassVar[str] = "cofem"
     noise_tol: ClassVar[float] = 0.03

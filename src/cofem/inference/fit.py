@@ -16,8 +16,10 @@ from cofem.inference.noise import (
     ENOUGH_DATA,
     NOTHING_FOUND,
     STARTS,
+    Continuation,
     FromEvidence,
     Learned,
+    NoiseRule,
     held_out_parts,
     split,
 )
@@ -208,7 +210,12 @@ def _fit_one(
     )
     settings.keeper.belongs(task, lambda: marks_of(problem, ready.noise, settings.marks()))
     notes: tuple[str, ...] = (why,) if why else ()
-    rule = None
+    if getattr(ready.operator, "one_by_one", False):
+        notes += (
+            "Phi has no product with several vectors (matmat, rmatmat), so that it is called for one vector "
+            "at a time; probes and samples would gain from one",
+        )
+    rule: NoiseRule | None = None
     if ready.noise.std is None:
         if problem.n_rows >= ENOUGH_DATA * problem.n_columns and chosen.any_prior:
             rule = FromEvidence()
@@ -221,6 +228,11 @@ def _fit_one(
             learned = learn_noise(problem, settings.keeper, settings.progress, f"{task}/noise")
             problem = problem.with_noise(learned.noise_var)
             notes += (learned.note,)
+    if rule is None and chosen.noise_continuation != 1:
+        if not 1 <= chosen.noise_continuation < np.inf:
+            raise ValueError(f"noise_continuation must be at least 1, got {chosen.noise_continuation!r}")
+        rule = Continuation(problem.noise_var)
+        problem = problem.with_noise(chosen.noise_continuation * problem.noise_var)
     try:
         outcome = _run(problem, chosen, start, settings, rule, f"{task}/fit")
     except FitInterrupted as interrupt:

@@ -269,7 +269,7 @@ def _step(
         if info.end is StatusCode.FAILED and state.mean is None:
             raise FloatingPointError("Phi gave values that are not finite in the first step; check it")
         if info.end is not StatusCode.FAILED:
-            size, change = _change(new.mean, state.mean, problem.column_energy)
+            size, change = _change(problem, new, state)
             limit = _tolerance(problem, method, size) if tol is None else tol
             # An inexact E-step may leave the mean alone while alpha still moves, so both must have settled.
             settled = change <= limit and _prior_change(new, state, problem.column_energy) <= 100 * limit
@@ -343,15 +343,16 @@ def _row(snapshot: Snapshot, info: Info) -> dict[str, float | str]:
     return row | {"cg_iterations": info.cg_iterations} | info.figures
 
 
-def _change(new: Array, old: Array | None, column_energy: Array) -> tuple[float, float]:
+def _change(problem: Problem, new: State, old: State) -> tuple[float, float]:
     """Norm of the mean and its relative change, coefficients weighted by their columns' norms.
 
     The weights make both independent of the units of each column, as the model itself is.
     """
-    size = _norm(new, column_energy)
-    if old is None:
+    mean, column_energy = problem.point(new.mean, new.variance), problem.column_energy
+    size = _norm(mean, column_energy)
+    if old.mean is None:
         return size, np.inf
-    difference = _norm(new - old, column_energy)
+    difference = _norm(mean - problem.point(old.mean, old.variance), column_energy)
     return size, difference / size if size > 0 else (0.0 if difference == 0 else np.inf)
 
 

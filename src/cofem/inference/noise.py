@@ -89,6 +89,23 @@ class FromHeldOut:
         return found if settled else min(found, problem.noise_var)
 
 
+@dataclass(frozen=True, eq=False)
+class Continuation:
+    """A known noise that is approached from above, by half its variance a step.
+
+    Parameters
+    ----------
+    noise_var : float
+        The noise variance to end at.
+    """
+
+    noise_var: float
+
+    def __call__(self, problem: Problem, state: State, settled: bool) -> float:
+        """Return the noise variance for the next step."""
+        return max(self.noise_var, 0.5 * problem.noise_var)
+
+
 class Learned(NamedTuple):
     """A noise level and where it comes from."""
 

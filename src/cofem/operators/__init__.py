@@ -1,7 +1,9 @@
 """Operators: what the dictionary Phi is, from dense arrays to compositions of fast transforms."""
 
 from cofem.operators.base import Operator
+from cofem.operators.blocks import BlockDCT
 from cofem.operators.checks import check_adjoint
+from cofem.operators.chunked import Chunked
 from cofem.operators.convolution import Convolution
 from cofem.operators.dense import Dense, Sparse
 from cofem.operators.facts import Facts
@@ -14,6 +16,8 @@ from cofem.operators.wavelets import Wavelet
 __all__ = [
     "DCT",
     "FFT",
+    "BlockDCT",
+    "Chunked",
     "Convolution",
     "Dense",
     "Diagonal",

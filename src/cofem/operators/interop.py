@@ -11,6 +11,7 @@ import scipy.sparse.linalg
 
 from cofem._arrays import Array, by_parts, require_numpy
 from cofem.operators.base import Operator
+from cofem.operators.chunked import Chunked
 from cofem.operators.dense import Dense, Sparse
 
 
@@ -33,6 +34,16 @@ class Foreign(Operator):
             precision=precision or dtype.type(0).real.dtype.name,
         )
         self.source = source
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether a batch goes through the source vector by vector, because it has no product of its own."""
+        general = scipy.sparse.linalg.LinearOperator
+        if not isinstance(self.source, general):
+            return False
+        # SciPy keeps what the constructor was given; other classes override a method.
+        given = vars(self.source).get("_CustomLinearOperator__matmat_impl", type(self.source)._matmat)
+        return given is None or given is general._matmat
 
     def _forward(self, x: Array) -> Array:
         return self._apply(self.source.matmat, x, self.shape[0])
@@ -68,7 +79,8 @@ def as_operator(Phi: Any) -> Operator:
     Parameters
     ----------
     Phi : Operator, array_like, scipy.sparse matrix or array, LinearOperator of SciPy or PyLops
-        A dictionary of shape (N, D). An operator is returned as it is.
+        A dictionary of shape (N, D). An operator is returned as it is; a `numpy.memmap` is read a few rows
+        at a time (`Chunked`).
 
     Returns
     -------
@@ -83,6 +95,8 @@ def as_operator(Phi: Any) -> Operator:
         return Phi
     if scipy.sparse.issparse(Phi):
         return Sparse(Phi)
+    if isinstance(Phi, np.memmap) and Phi.ndim == 2:
+        return Chunked(Phi)
     if hasattr(Phi, "matvec") and hasattr(Phi, "shape"):
         return _from_linear_operator(Phi)
     if array_api_compat.is_array_api_obj(Phi) or isinstance(Phi, (list, tuple)):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cofem.experiments.bench.coverage import Coverage
 from cofem.experiments.bench.dct_time import DCTTime
 from cofem.experiments.bench.dense_time import DenseTime
 from cofem.experiments.bench.image import Image
 from cofem.experiments.bench.kinds import Kinds
 from cofem.experiments.bench.memory import Memory
+from cofem.experiments.bench.noise import LearnedNoise
+from cofem.experiments.bench.priors import Priors
 from cofem.experiments.bench.profile import Profile
 from cofem.experiments.bench.scaling import Scaling
 from cofem.experiments.bench.spgl1 import SPGL1
@@ -27,6 +30,9 @@ BENCHMARKS: dict[str, Study] = {
         SPGL1(),
         Success(),
         Kinds(),
+        LearnedNoise(),
+        Coverage(),
+        Priors(),
     )
 }
 

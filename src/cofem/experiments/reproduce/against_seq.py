@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import math
 
-from cofem.experiments.reproduce.base import ORDER, bands_over, claim, common, gpu_claim, series_over
+from cofem.experiments.reproduce.base import (
+    ORDER,
+    bands_over,
+    claim,
+    common,
+    gpu_claim,
+    series_over,
+    time_text,
+)
 from cofem.experiments.study.base import (
     Options,
     Report,
@@ -13,7 +21,6 @@ from cofem.experiments.study.base import (
     grid,
     number,
     power,
-    seconds,
     sizes,
     skip_if_too_slow,
 )
@@ -71,7 +78,7 @@ class AgainstSeq(Study):
             line = [power(D)]
             for method in ("default", CHEAPEST, "seq"):
                 part = rows.where(method, D=D)
-                line += [seconds(part.median_to_target()), number(part.median("peak_mb"), " MB")]
+                line += [time_text(part), number(part.median("peak_mb"), " MB")]
             lines.append(line)
         header = ["D"]
         for label in ("cofem default", "CoFEM (Algorithm 1)", "Seq"):

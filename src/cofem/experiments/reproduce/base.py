@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cofem.experiments.study.base import Check
-from cofem.experiments.study.results import Rows
+from cofem.experiments.study.base import Check, seconds
+from cofem.experiments.study.results import FAILED, TIME_LIMIT, Rows
 
 #: How methods are called in figures and tables, in the order of their colours.
 LABELS = {
@@ -62,6 +62,17 @@ def bands_over(rows: Rows, column: str, name: str) -> Series:
         if ranges:
             bands[LABELS[method]] = ([low for low, _ in ranges], [high for _, high in ranges])
     return bands
+
+
+def time_text(rows: Rows) -> str:
+    """Write the time of some repeats, or in a word why there is none."""
+    late = [row.measurement for row in rows if not row.measurement.reached]
+    if not late:
+        return seconds(rows.median("seconds"))
+    note = late[0].note
+    if note.startswith(TIME_LIMIT):
+        return f"stopped at {seconds(late[0].seconds)}"
+    return "skipped" if late[0].skipped else "failed" if note.startswith(FAILED) else "did not get there"
 
 
 def claim(text: str, criterion: str, measured: str, holds: bool | None) -> Check:

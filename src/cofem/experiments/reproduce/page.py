@@ -65,8 +65,8 @@ def write_page(experiments: Iterable[Study], folder: Path) -> list[Path]:
         written += figures
         title = _title(experiment)
         links.append(f'<a href="#{experiment.name}">{html.escape(_short(experiment))}</a>')
-        claims += [[html.escape(_short(experiment)), *_claim_cells(check)] for check in report.checks]
-        sections.append(_section(experiment, title, report, rows, figures))
+        claims += [[html.escape(_short(experiment)), *_claim_cells(check, quick)] for check in report.checks]
+        sections.append(_section(experiment, title, report, rows, figures, quick))
     page = folder / PAGE
     page.write_text(_document(scales, links, claims, sections, names, folder))
     return [*written, page]
@@ -81,7 +81,9 @@ def _title(experiment: Study) -> str:
     return summary if experiment.name == "table" else f"({experiment.name}) {summary}"
 
 
-def _section(experiment: Study, title: str, report: Report, rows: Rows, figures: Sequence[Path]) -> str:
+def _section(
+    experiment: Study, title: str, report: Report, rows: Rows, figures: Sequence[Path], quick: bool
+) -> str:
     parts = [f'<section id="{experiment.name}"><h2>{html.escape(title)}</h2>']
     parts.append(f'<p class="how">{html.escape(experiment.how)}</p>')
     picture = next((path for path in figures if path.suffix == ".png"), None)
@@ -89,7 +91,9 @@ def _section(experiment: Study, title: str, report: Report, rows: Rows, figures:
         data = base64.b64encode(picture.read_bytes()).decode()
         parts.append(f'<img alt="{html.escape(title)}" src="data:image/png;base64,{data}">')
     if report.checks:
-        parts.append(_table(["claim", "judged by", "measured", ""], [_claim_cells(c) for c in report.checks]))
+        parts.append(
+            _table(["claim", "judged by", "measured", ""], [_claim_cells(c, quick) for c in report.checks])
+        )
     for table in report.tables:
         parts.append(f'<p class="caption">{html.escape(table.caption)}</p>')
         parts.append(
@@ -136,15 +140,16 @@ def _unfinished(rows: Rows) -> str:
         items.append(f"<li><b>{html.escape(method)}</b> ({html.escape(where)}): {html.escape(note)}</li>")
     count = sum(map(len, reasons.values()))
     return (
-        f"<details open><summary>{count} cells did not get to their end</summary>"
+        f"<details open><summary>{count} cell{'s' * (count > 1)} did not get to the end</summary>"
         f"<ul>{''.join(items)}</ul></details>"
     )
 
 
-def _claim_cells(check: Check) -> list[str]:
+def _claim_cells(check: Check, quick: bool) -> list[str]:
     style = {True: "holds", False: "fails", None: "open"}[check.holds]
     texts = [html.escape(text) for text in (check.what, check.target, check.measured)]
-    return [*texts, f'<span class="{style}">{check.verdict}</span>']
+    scale = "<br>at this scale" if quick and check.holds is not None else ""
+    return [*texts, f'<span class="{style}">{check.verdict}{scale}</span>']
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -11,6 +11,7 @@ from cofem.experiments.reproduce.base import (
     gpu_claim,
     series_over,
     settings_of,
+    time_text,
 )
 from cofem.experiments.study.base import (
     Check,
@@ -21,7 +22,6 @@ from cofem.experiments.study.base import (
     grid,
     number,
     power,
-    seconds,
     sizes,
     skip_if_too_slow,
 )
@@ -84,8 +84,7 @@ class StepTime(Study):
             return part.median("seconds") if all(row.measurement.reached for row in part) else float("nan")
 
         lines = [
-            [LABELS[method], *(seconds(time_of(rows.where(method, D=D))) for D in Ds)]
-            for method in rows.methods
+            [LABELS[method], *(time_text(rows.where(method, D=D)) for D in Ds)] for method in rows.methods
         ]
         memory = [
             [LABELS[method], *(number(rows.where(method, D=D).median("added_mb"), " MB") for D in Ds)]

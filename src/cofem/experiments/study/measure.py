@@ -83,6 +83,7 @@ def timed_fit(
     max_iter: int | None = None,
     tol: float | None = None,
     alpha_init: float | None = None,
+    **settings: Any,
 ) -> Measurement:
     """Fit and measure.
 
@@ -91,7 +92,7 @@ def timed_fit(
     case : Case
         The problem.
     method : str or method object
-        As for `cofem.fit`, and so are `max_iter`, `tol` and `alpha_init`.
+        As for `cofem.fit`, and so are `max_iter`, `tol`, `alpha_init` and further `settings`.
     seed : int
         Seed of the fit.
     target : float, optional
@@ -116,6 +117,7 @@ def timed_fit(
             alpha_init=alpha_init,
             rng=seed,
             callback=watch,
+            **settings,
         )
     seconds = watch.seconds_to_target if watch.reached else watch.seconds
     note = ""

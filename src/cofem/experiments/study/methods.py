@@ -24,6 +24,8 @@ METHODS: dict[str, Any] = {
 MEANINGS = {
     "default": "`cofem.CoFEM()`",
     "auto": '`cofem.fit(..., method="auto")`',
+    "with": "with the structure of the data known",
+    "without": "without it",
     "paper": "`cofem.CoFEM.paper()`, Algorithm 1 of the paper to the letter",
     "paper 2e-5": "`cofem.CoFEM.paper(cg_tol=2e-5)`, Algorithm 1 with the joint tolerance with which it was "
     "fastest on the DCT problems",
