@@ -224,6 +224,51 @@ def test_any_input_gives_a_finite_result_or_names_the_argument(case: dict[str, A
     check(case)
 
 
+def test_zero_data_have_a_zero_answer() -> None:
+    post = cofem.fit(np.eye(4, 6), np.zeros(4), rng=0)
+    assert not post.mean.any()
+    assert 0 < post.noise_std < 1e-12
+    assert any("zero everywhere" in note for note in post.status.notes)
+
+
+@pytest.mark.parametrize("scale", [1e-17, 1e25])
+def test_single_precision_in_any_unit(scale: float) -> None:
+    """Precisions are the inverse square of the unit, which single precision may not hold."""
+    rng = np.random.default_rng(0)
+    Phi = rng.standard_normal((20, 40)).astype(np.float32)
+    y = (Phi[:, 3] + 0.01 * rng.standard_normal(20)).astype(np.float32)
+    usual = cofem.fit(Phi, y, noise_std=0.01, method="irls", max_iter=20)
+    seen: list[Any] = []
+    arguments = dict(method="irls", max_iter=20, callback=seen.append)
+    post = cofem.fit(Phi, y * np.float32(scale), noise_std=0.01 * scale, **arguments)
+    for values in (post.mean, post.alpha, post.variance, seen[-1].alpha, seen[-1].variance):
+        assert np.isfinite(values).all()
+    assert post.mean.dtype == np.float32
+    np.testing.assert_allclose(post.mean / scale, usual.mean, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(post.alpha * scale**2, usual.alpha, rtol=0.1)
+
+
+SIZES = {
+    "y": dict(y=1e-200 * np.ones(3)),
+    "Phi": dict(Phi=1e200 * np.eye(3)),
+    "Phi ": dict(Phi=np.eye(3, dtype=np.float32) * np.float32(1e20), y=np.ones(3, np.float32)),
+    "Phi  ": dict(Phi=1e200 * DCT(3)),
+    "noise_std": dict(noise_std=1e-20),
+    "noise_std ": dict(noise_std=1e300),
+    "noise_std  ": dict(noise_std=np.array([1e-30, 1.0, 1.0])),
+    "sample_weight": dict(sample_weight=np.array([1e-30, 1.0, 1.0])),
+    "noise_std   ": dict(Phi=np.ones((1, 3)), y=np.ones(1), noise_std="learn"),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
+def test_sizes_that_the_precision_cannot_hold_are_refused_by_name(name: str) -> None:
+    arguments = dict(Phi=np.eye(3), y=np.ones(3), noise_std=0.1) | SIZES[name]
+    with pytest.raises(ValueError, match=name.strip()):
+        cofem.fit(**arguments)
+
+
 # --- operators that change their mind -----------------------------------------------------------------
 
 MATRIX = np.random.default_rng(0).standard_normal((24, 48))
@@ -275,7 +320,7 @@ MOODS = {
 
 
 @pytest.mark.parametrize("mood", MOODS)
-@pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_an_operator_that_goes_wrong_midway_leaves_the_last_good_state(mood: str) -> None:
     wrong, words = MOODS[mood]
     with pytest.warns(cofem.ConvergenceWarning, match=words):

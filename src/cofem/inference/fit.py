@@ -215,6 +215,8 @@ def _fit_one(
             "Phi has no product with several vectors (matmat, rmatmat), so that it is called for one vector "
             "at a time; probes and samples would gain from one",
         )
+    if isinstance(noise_std, str) and ready.noise.std is not None:
+        notes += ("y is zero everywhere, so that there was no noise to learn from it",)
     rule: NoiseRule | None = None
     if ready.noise.std is None:
         if problem.n_rows >= ENOUGH_DATA * problem.n_columns and chosen.any_prior:

@@ -284,7 +284,8 @@ def make_problem(
     y = y.astype(np.result_type(real, np.complex64) if is_complex else real)
     operator = operator.astype(real)
     _check_size(y, "y", 1e60 if real == np.float64 else 1e30)
-    _check_dictionary(operator, 1e60 if real == np.float64 else 1e15)
+    most = 1e60 if real == np.float64 else 1e15
+    _check_entries(operator, most)
     check_adjoint(operator, n_vectors=1, dtype=y.dtype)
 
     white = operator
@@ -292,8 +293,8 @@ def make_problem(
         weights = noise.weights.astype(real)
         white = Diagonal(weights) @ operator
         y *= weights
-    if noise.std is None and not y.any():
-        raise ValueError("y is zero everywhere, so that noise_std cannot be learned; give noise_std")
+    if noise.std is None and not y.any():  # there is nothing to learn from
+        noise = Noise(float(np.finfo(real).eps), noise.weights)
     # Noise that drowns the data sets the unit itself.
     size = max(_rms(y), 1e-9 * (noise.std or 0.0)) or noise.std or 1.0
     if noise.std is not None and noise.std < LEAST_NOISE[np.dtype(real).name] * size:
@@ -301,7 +302,7 @@ def make_problem(
             f"noise_std must be at least {LEAST_NOISE[np.dtype(real).name]:g} times the size of y, which is "
             f"{size:.3g}, to be told from rounding in {np.dtype(real).name}; got {noise.std:g}"
         )
-    units = Units(_power_of_two(size), _dictionary_unit(white))
+    units = Units(_power_of_two(size), _dictionary_unit(white, most * white.shape[0]))
     scaled = white if units.dictionary == 1 else white * (1 / units.dictionary)
     y /= units.data  # the copy made above
     noise_var = np.nan if noise.std is None else (noise.std / units.data) ** 2
@@ -373,7 +374,8 @@ def _positive_vector(values: Any, n_rows: int, name: str) -> np.ndarray:
 
 def _check_size(values: np.ndarray, name: str, most: float) -> None:
     """Refuse numbers so large or so small that their squares and products leave the range of the type."""
-    largest = float(np.max(np.abs(values), initial=0.0))
+    parts = (values.real, values.imag) if np.iscomplexobj(values) else (values,)
+    largest = max(max(float(part.max()), -float(part.min())) for part in parts)  # without a copy
     if largest > 0 and not 1 / most <= largest <= most:
         raise ValueError(
             f"{name} must be of a size between {1 / most:g} and {most:g} in this precision, got "
@@ -381,19 +383,12 @@ def _check_size(values: np.ndarray, name: str, most: float) -> None:
         )
 
 
-def _check_dictionary(operator: Operator, most: float) -> None:
-    """Refuse a dictionary whose columns are so large or so small that squares overflow or vanish."""
+def _check_entries(operator: Operator, most: float) -> None:
+    """Refuse a stored dictionary whose entries are so large or so small that squares overflow or vanish."""
     entries = getattr(operator, "array", None)
     entries = getattr(getattr(operator, "matrix", None), "data", entries)
     if isinstance(entries, np.ndarray) and entries.size:
         _check_size(entries, "Phi", most)
-    with np.errstate(over="ignore", invalid="ignore"):
-        norms = operator.column_norms()
-    if not np.isfinite(norms).all():
-        raise ValueError(
-            "Phi must have columns of finite norm; it overflows, or gives values that are not finite"
-        )
-    _check_size(norms, "Phi", most * operator.shape[0])
 
 
 def _rms(y: np.ndarray) -> float:
@@ -406,7 +401,12 @@ def _power_of_two(x: float) -> float:
     return 2.0 ** round(math.log2(x))
 
 
-def _dictionary_unit(operator: Operator) -> float:
+def _dictionary_unit(operator: Operator, most: float) -> float:
     """Choose a unit for Phi; 1 unless its columns are so small or large that squares may overflow."""
-    size = _rms(operator.column_norms()) or 1.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        norms = operator.column_norms()
+    if not np.isfinite(norms).all():
+        raise ValueError("Phi must have columns of finite norm; it gave values that overflow or are NaN")
+    _check_size(norms, "Phi", most)
+    size = _rms(norms) or 1.0
     return 1.0 if 2.0**-10 <= size <= 2.0**10 else _power_of_two(size)
