@@ -405,8 +405,10 @@ def _dictionary_unit(operator: Operator, most: float) -> float:
     """Choose a unit for Phi; 1 unless its columns are so small or large that squares may overflow."""
     with np.errstate(over="ignore", invalid="ignore"):
         norms = operator.column_norms()
-    if not np.isfinite(norms).all():
-        raise ValueError("Phi must have columns of finite norm; it gave values that overflow or are NaN")
+    if np.isnan(norms).any():
+        raise FloatingPointError("Phi gave values that are not finite before the first step; check it")
+    if np.isinf(norms).any():
+        raise ValueError("Phi must have columns of finite norm, got one that overflows; change its unit")
     _check_size(norms, "Phi", most)
     size = _rms(norms) or 1.0
     return 1.0 if 2.0**-10 <= size <= 2.0**10 else _power_of_two(size)
