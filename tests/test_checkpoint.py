@@ -217,6 +217,8 @@ def test_the_same_name_twice_starts_afresh_or_goes_on(tmp_path: Path) -> None:
     settings = dict(noise_std=0.01, method="em", rng=0, checkpoint=path, resume=path)
     first = cofem.fit(SMALL.Phi, SMALL.y, **settings)
     assert_same(first, cofem.fit(SMALL.Phi, SMALL.y, **settings))
+    cofem.fit(SMALL.Phi, SMALL.y, **settings | dict(checkpoint=tmp_path / "copy.npz"))
+    assert_same(first, cofem.fit(SMALL.Phi, SMALL.y, **settings | dict(resume=tmp_path / "copy.npz")))
 
 
 OTHERS = {

@@ -315,7 +315,7 @@ class Keeper:
         self._source = str(path)
         self.start, self.finished, self.current = found["rng"], found["finished"], found["current"]
         self._old_marks = found["marks"]
-        if self.current is not None:
+        if self.current is not None and path == self.path:
             self._written = self.current[2]
         name = self.start["bit_generator"]
         if name not in BIT_GENERATORS:
@@ -345,7 +345,7 @@ class Keeper:
             return None
         problem.phi.products = done.products
         self.rng.bit_generator.state = done.rng
-        state = State(problem.start(None)) if done.state is None else done.state
+        state = State(None) if done.state is None else done.state
         return Outcome(problem.with_noise(done.noise_var), state, done.history, done.status, done.doubtful)
 
     def record(self, stage: str, method: Method) -> Record | None:
