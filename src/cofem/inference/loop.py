@@ -84,13 +84,13 @@ class FitInterrupted(KeyboardInterrupt):
     --------
     >>> import numpy as np, cofem
     >>> def press_ctrl_c(state):
-    ...     if state.iteration == 3:
+    ...     if state.iteration == 2:
     ...         raise KeyboardInterrupt
     >>> try:
     ...     cofem.fit(np.eye(3), np.ones(3), noise_std=0.1, method="em", callback=press_ctrl_c)
     ... except cofem.FitInterrupted as interrupt:
     ...     print(interrupt.posterior.n_iter, interrupt.posterior.status.code.value)
-    2 stopped
+    1 stopped
     """
 
     def __init__(self, message: str, outcome: Outcome | None) -> None:
