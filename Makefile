@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test clean
+.PHONY: demo test nightly clean
 
 demo: $(VENV)/.installed
 	$(BIN)/cofem demo --out out
@@ -13,6 +13,10 @@ test: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -q -n 2
+
+# The property tests with twenty times as many cases.
+nightly: $(VENV)/.installed-test
+	COFEM_PROFILE=nightly $(BIN)/pytest -q tests/test_robustness.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -4,10 +4,12 @@ from . import plotting as plotting
 from .estimators import RVMRegressor as RVMRegressor
 from .estimators import SBLRegressor as SBLRegressor
 from .inference.amp import AMP as AMP
+from .inference.checkpoint import CheckpointWarning as CheckpointWarning
 from .inference.cofem import CoFEM as CoFEM
 from .inference.em import EM as EM
 from .inference.fit import fit as fit
 from .inference.irls import IRLS as IRLS
+from .inference.loop import FitInterrupted as FitInterrupted
 from .inference.seq import Seq as Seq
 from .inference.vi import VI as VI
 from .operators import as_operator as as_operator

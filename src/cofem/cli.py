@@ -52,8 +52,14 @@ def recover(
     ] = False,
     max_iter: Annotated[int | None, typer.Option(help="Outer steps at the most.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the fit.")] = 0,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="File the fit is written to every minute and on Ctrl-C.")
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(help="Checkpoint to go on from.")] = None,
 ) -> None:
     """Recover sparse coefficients from your own data.
+
+    With the same file for --checkpoint and --resume, a command that was stopped goes on when it is repeated.
 
     Example: cofem recover --data y.npy --operator "mask(rows.npy) @ idct(262144)" --plot result.png
     """
@@ -70,7 +76,15 @@ def recover(
             nonnegative=nonnegative,
             max_iter=max_iter,
             seed=seed,
+            checkpoint=checkpoint,
+            resume=resume,
         )
+    except KeyboardInterrupt as interrupt:
+        saved = (
+            f"; go on with --resume {checkpoint}" if checkpoint is not None and checkpoint.exists() else ""
+        )
+        typer.echo(f"cofem recover: stopped by Ctrl-C{saved}", err=True)
+        raise typer.Exit(130) from interrupt
     except (ValueError, TypeError, FloatingPointError, OSError) as error:
         typer.echo(f"cofem recover: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(2) from error

@@ -33,6 +33,7 @@ from cofem._arrays import (
     transposed,
     without_gradients,
 )
+from cofem.files import read_npz
 from cofem.linalg.lanczos import trace_of_function
 from cofem.linalg.system import PosteriorSystem, Solution, choose_form, columns_at_once
 from cofem.operators import Diagonal, Operator, as_operator
@@ -577,8 +578,7 @@ def load(path: str | os.PathLike[str], operator: Any = None) -> Posterior:
     [0]
     """
     try:
-        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
-            contents = {name: file[name] for name in file.files}
+        contents = read_npz(path)
         header = json.loads(str(contents.pop("header")))
         if header["format"] != FORMAT:
             raise ValueError(f"its format is {header['format']!r}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
+import numpy as np
+
 from cofem.expressions import ExpressionError, parse_operator
 from cofem.files import read_array
 from cofem.posterior import Posterior
@@ -22,6 +24,8 @@ def recover_file(
     nonnegative: bool = False,
     max_iter: int | None = None,
     seed: int = 0,
+    checkpoint: Path | None = None,
+    resume: Path | None = None,
 ) -> Posterior:
     """Fit the data in a file, write the posterior and, if wanted, a figure, and print what was found.
 
@@ -41,6 +45,8 @@ def recover_file(
         As for `cofem.fit`.
     seed : int
         Seed of the fit.
+    checkpoint, resume : Path, optional
+        Where the state of the fit is written now and then, and where it goes on from; see `cofem.fit`.
     """
     from rich.console import Console
     from rich.table import Table
@@ -61,6 +67,7 @@ def recover_file(
     y = read_array(data)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)
+        warnings.simplefilter("always", cofem.CheckpointWarning)
         post = cofem.fit(
             Phi,
             y,
@@ -70,6 +77,8 @@ def recover_file(
             max_iter=max_iter,
             rng=seed,
             progress=True,
+            checkpoint=checkpoint,
+            resume=resume,
         )
     post.save(out)
     table = Table(show_header=False)
@@ -77,7 +86,7 @@ def recover_file(
     for label, value in [
         ("dictionary", f"{Phi!r}, {Phi.shape[0]:,} x {Phi.shape[1]:,}"),
         ("method", f"{post.method}, {post.n_iter} steps"),
-        ("noise", f"{post.noise_std:.4g}"),
+        ("noise", ", ".join(f"{std:.4g}" for std in np.ravel(post.noise_std))),
         ("coefficients in the support", f"{found.size:,}"),
         ("ended", f"{post.status.code.value}: {post.status.message}"),
     ]:

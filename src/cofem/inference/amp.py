@@ -9,7 +9,6 @@ import numpy as np
 
 from cofem.inference.base import ExpectationMaximisation, Info, Moments, State
 from cofem.inference.problem import Problem
-from cofem.operators import Dense, Operator
 from cofem.status import StatusCode
 
 Array = Any
@@ -27,7 +26,6 @@ class Messages(NamedTuple):
     variance: Array
     residual: Array
     damping: float
-    squares: Operator
     #: How far they are from a fixed point, as a misfit of the data in standard deviations of the noise.
     unrest: float
     #: The last state whose messages had settled.
@@ -106,18 +104,14 @@ class AMP(ExpectationMaximisation):
         return messages.good, Info(end=StatusCode.DIVERGED, message=message)
 
     def _start(self, problem: Problem, alpha: Array) -> Messages:
-        squares = problem.phi.operator.abs2()
-        if squares is None:
-            squares = Dense(np.abs(problem.dense).astype(problem.real_dtype) ** 2)
         mean = np.zeros(problem.n_columns, problem.y.dtype)
         residual = np.zeros_like(problem.y)
-        return Messages(
-            mean, 1 / alpha, residual, self.damping, squares, np.inf, State(alpha, mean, 1 / alpha)
-        )
+        return Messages(mean, 1 / alpha, residual, self.damping, np.inf, State(alpha, mean, 1 / alpha))
 
     def _pass(self, problem: Problem, g: Array, messages: Messages, limit: float) -> Messages | None:
         """Run the inner steps; None when the residual grows beyond `limit`."""
-        mean, variance, residual, share, squares, _, good = messages
+        mean, variance, residual, share, _, good = messages
+        squares = problem.squares
         # Damping changes the fixed-point iteration, not its fixed points.
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             for _ in range(self.inner_steps):
@@ -137,6 +131,4 @@ class AMP(ExpectationMaximisation):
         error = float(np.linalg.norm(problem.y - fit - problem.noise_var * residual))
         unrest = error / np.sqrt(problem.n_rows * problem.noise_var)
         kind, real = problem.y.dtype, problem.real_dtype
-        return Messages(
-            mean.astype(kind), variance.astype(real), residual.astype(kind), share, squares, unrest, good
-        )
+        return Messages(mean.astype(kind), variance.astype(real), residual.astype(kind), share, unrest, good)

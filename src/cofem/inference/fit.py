@@ -21,7 +21,8 @@ from cofem._arrays import (
     without_gradients,
 )
 from cofem.inference.base import Method, State
-from cofem.inference.loop import Callback, Outcome, run
+from cofem.inference.checkpoint import Keeper, marks_of
+from cofem.inference.loop import Callback, FitInterrupted, Outcome, run
 from cofem.inference.noise import (
     ENOUGH_DATA,
     NOTHING_FOUND,
@@ -36,11 +37,11 @@ from cofem.inference.noise import (
 from cofem.inference.problem import Problem, Ready, make_problem
 from cofem.inference.progress import progress_bar
 from cofem.inference.registry import choose_method, get_method
-from cofem.operators import Operator, as_operator, block_diag
+from cofem.operators import Operator, as_operator, block_diag, check_adjoint
 from cofem.posterior import Posterior, join_tasks
 from cofem.priors import PRIORS, Block, Independent, Prior
 from cofem.priors.rectified import rectified_moments
-from cofem.status import ConvergenceWarning, Status
+from cofem.status import ConvergenceWarning, Status, StatusCode
 
 
 @without_gradients
@@ -59,6 +60,9 @@ def fit(
     rng: int | np.random.Generator | None = None,
     callback: Callback | None = None,
     progress: bool = False,
+    checkpoint: Any = None,
+    checkpoint_every: float | str | None = None,
+    resume: Any = None,
 ) -> Posterior:
     r"""Sparse Bayesian learning: recover a sparse z from ``y = Phi z + noise``, with its uncertainty.
 
@@ -103,11 +107,27 @@ def fit(
         noise_std, elapsed, applications``; the fit stops when it returns True.
     progress : bool
         Draw a progress bar.
+    checkpoint : path, optional
+        File that the whole state of the fit is written to now and then, and when the fit ends, however it
+        ends. Each time the file is replaced as a whole. If it cannot be written, the fit warns and goes on.
+    checkpoint_every : float or str, optional
+        Seconds between two checkpoints (60 by default), or a text such as ``"10 steps"``.
+    resume : path, optional
+        A checkpoint to go on from, with the same data and settings, to the very result that the fit would
+        have had without a break. `rng` is taken from the file; `max_iter` may be raised to take more steps;
+        what a callback stopped goes on. Give `checkpoint` as well to go on writing: if both are the same
+        and there is no such file yet, the fit starts afresh, so that one command serves both.
 
     Returns
     -------
     Posterior
         Mean, variance, samples, intervals, history and status.
+
+    Raises
+    ------
+    FitInterrupted
+        On Ctrl-C: a `KeyboardInterrupt` with the attribute ``posterior``, the result so far. The
+        checkpoint, if one is asked for, is written first.
 
     Examples
     --------
@@ -127,17 +147,26 @@ def fit(
     prior = _check_prior(prior)
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be callable, got {type(callback).__name__}")
+    keeper = Keeper(_check_rng(rng), checkpoint, checkpoint_every, resume)
     settings = _Settings(
-        method, prior, bool(nonnegative), max_iter, tol, alpha_init, _check_rng(rng), callback, progress
+        method, prior, bool(nonnegative), max_iter, tol, alpha_init, keeper, callback, progress
     )
+    try:
+        return _fit_all(Phi, y, noise_std, sample_weight, settings)
+    finally:
+        keeper.flush()
+
+
+def _fit_all(Phi: Any, y: Any, noise_std: Any, sample_weight: Any, settings: _Settings) -> Posterior:
+    """Fit all tasks, together or one after the other."""
     if isinstance(Phi, list | tuple) and isinstance(y, list | tuple) and _are_tasks(Phi):
         return _fit_different(Phi, y, noise_std, sample_weight, settings)
     data = as_array(y)
-    if data.ndim == 2 and not prior.joins_tasks and data.shape[1] > 0:
+    if data.ndim == 2 and not settings.prior.joins_tasks and data.shape[1] > 0:
         operator = as_operator(Phi)
         tasks = [
-            _fit_one(operator, column, noise_std, sample_weight, settings)
-            for column in (data[:, i] for i in range(data.shape[1]))
+            _fit_one(operator, column, noise_std, sample_weight, settings, i)
+            for i, column in enumerate(data[:, i] for i in range(data.shape[1]))
         ]
         return join_tasks(tasks)
     return _fit_one(Phi, data if data.ndim == 2 else y, noise_std, sample_weight, settings)
@@ -154,7 +183,7 @@ class _Settings:
         max_iter: Any,
         tol: Any,
         alpha_init: Any,
-        rng: np.random.Generator,
+        keeper: Keeper,
         callback: Callback | None,
         progress: bool,
     ) -> None:
@@ -164,13 +193,25 @@ class _Settings:
         self.max_iter = None if max_iter is None else _check_max_iter(max_iter)
         self.tol = None if tol is None else _check_tol(tol)
         self.alpha_init = alpha_init
-        self.rng = rng
+        self.keeper = keeper
+        self.rng = keeper.rng
         self.callback = callback
         self.progress = progress
 
+    def marks(self) -> dict[str, Any]:
+        """Return what decides about the result, besides the problem and the number of steps."""
+        names = ("method", "prior", "nonnegative", "tol", "alpha_init")
+        return {name: getattr(self, name) for name in names}
+
 
 def _fit_one(
-    Phi: Any, y: Any, noise_std: Any, sample_weight: Any, settings: _Settings, stacklevel: int = 4
+    Phi: Any,
+    y: Any,
+    noise_std: Any,
+    sample_weight: Any,
+    settings: _Settings,
+    task: int = 0,
+    stacklevel: int = 4,
 ) -> Posterior:
     """Fit data that share one dictionary and one set of precisions."""
     ready = make_problem(
@@ -187,12 +228,15 @@ def _fit_one(
     start = _check_alpha_init(
         chosen.alpha_init if settings.alpha_init is None else settings.alpha_init, problem
     )
+    settings.keeper.belongs(task, lambda: marks_of(problem, ready.noise, settings.marks()))
     notes: tuple[str, ...] = (why,) if why else ()
     if getattr(ready.operator, "one_by_one", False):
         notes += (
             "Phi has no product with several vectors (matmat, rmatmat), so that it is called for one vector "
             "at a time; probes and samples would gain from one",
         )
+    if isinstance(noise_std, str) and ready.noise.std is not None:
+        notes += ("y is zero everywhere, so that there was no noise to learn from it",)
     rule: NoiseRule | None = None
     if ready.noise.std is None:
         if problem.n_rows >= ENOUGH_DATA * problem.n_columns and chosen.any_prior:
@@ -200,8 +244,10 @@ def _fit_one(
             power = inner(problem.y, problem.y) / size(problem.y)
             problem = problem.with_noise(0.1 * power or 1.0)
             notes += ("the noise was learned from the evidence, since data are plenty",)
+        elif problem.n_rows < 2:
+            raise ValueError("noise_std cannot be learned from a single datum; give noise_std")
         else:
-            learned = learn_noise(problem, settings.rng, settings.progress)
+            learned = learn_noise(problem, settings.keeper, settings.progress, f"{task}/noise")
             problem = problem.with_noise(learned.noise_var)
             notes += (learned.note,)
     if rule is None and chosen.noise_continuation != 1:
@@ -209,38 +255,60 @@ def _fit_one(
             raise ValueError(f"noise_continuation must be at least 1, got {chosen.noise_continuation!r}")
         rule = Continuation(problem.noise_var)
         problem = problem.with_noise(chosen.noise_continuation * problem.noise_var)
-    outcome = _run(problem, chosen, start, settings, rule)
+    try:
+        outcome = _run(problem, chosen, start, settings, rule, f"{task}/fit")
+    except FitInterrupted as interrupt:
+        if interrupt.outcome is not None:
+            interrupt.posterior = _posterior(ready, interrupt.outcome, chosen, interrupt.outcome.status)
+        raise
     status = outcome.status
-    if outcome.doubtful:
-        warnings.warn(str(status), ConvergenceWarning, stacklevel=stacklevel)
+    fault = "" if status.code is StatusCode.FAILED else _fault(ready.operator, problem)
+    if fault:
+        status = Status(StatusCode.FAILED, fault, status.notes)
+    if outcome.doubtful or fault:
+        warnings.warn(str(status), ConvergenceWarning, stacklevel=4)
     status = Status(status.code, status.message, (*status.notes, *notes))
     return _posterior(ready, outcome, chosen, status)
 
 
-def learn_noise(problem: Problem, rng: np.random.Generator, progress: bool = False) -> Learned:
+def _fault(operator: Operator, problem: Problem) -> str:
+    """Look at the operator once more after a fit, and say what is wrong with it by now; "" if nothing is."""
+    real = problem.real_dtype
+    dtype = np.result_type(real, np.complex64) if problem.is_complex else real
+    try:
+        check_adjoint(operator, n_vectors=1, dtype=dtype, like=problem.y)
+    except Exception as error:
+        return f"Phi changed during the fit, so that the result is in doubt: {type(error).__name__}: {error}"
+    return ""
+
+
+def learn_noise(problem: Problem, keeper: Keeper, progress: bool = False, stage: str = "noise") -> Learned:
     """Find the noise variance from data that are held out of a fit, or of several in turn."""
-    parts = held_out_parts(problem.n_rows, rng)
+    parts = held_out_parts(problem.n_rows, keeper.rng)
     found: list[float] = []
     power = inner(problem.y, problem.y) / size(problem.y)
     for number, rows in enumerate(parts, 1):
         title = "noise" if len(parts) == 1 else f"noise {number}/{len(parts)}"
         # Where the noise is known from other parts already, that is a good place to start.
         starts = (found[-1] / power, *STARTS) if found and found[-1] < NOTHING_FOUND * power else STARTS
-        for start in starts:
+        for turn, start in enumerate(starts):
             seen, rule = split(problem, rows, start)
             method, _ = choose_method(seen)
             with progress_bar(progress, method.default_max_iter, method.default_tol, title) as bar:
-                outcome = run(
+                outcome = _kept_run(
+                    keeper,
+                    f"{stage}/{number}/{turn}",
                     seen,
                     method,
                     State(seen.start(None)),
-                    rng=rng,
                     max_iter=method.default_max_iter,
                     tol=None,
                     callbacks=[bar] if bar else [],
                     noise=rule,
                 )
             problem.phi.products += seen.phi.products
+            if outcome.status.code is StatusCode.FAILED:
+                warnings.warn(f"learning the noise: {outcome.status}", ConvergenceWarning, stacklevel=5)
             noise_var = outcome.problem.noise_var
             if not outcome.status.converged:  # it may never have been allowed to rise
                 noise_var = max(noise_var, rule(outcome.problem, outcome.state, True))
@@ -253,16 +321,29 @@ def learn_noise(problem: Problem, rng: np.random.Generator, progress: bool = Fal
     return Learned(float(np.median(found)), f"the noise was learned from {count} data held out{turns}")
 
 
-def _run(problem: Problem, method: Method, start: Any, settings: _Settings, rule: Any) -> Outcome:
+def _kept_run(
+    keeper: Keeper, stage: str, problem: Problem, method: Method, state: State, **arguments: Any
+) -> Outcome:
+    """Run a stage, or what is left of it, or take what came out of it when it was run before."""
+    outcome = keeper.take(stage, problem)
+    if outcome is None:
+        record, keep = keeper.record(stage, method), keeper.keep(stage, method)
+        outcome = run(problem, method, state, rng=keeper.rng, record=record, keep=keep, **arguments)
+        keeper.finish(stage, outcome, whole=stage.endswith("fit"))
+    return outcome
+
+
+def _run(problem: Problem, method: Method, start: Any, settings: _Settings, rule: Any, stage: str) -> Outcome:
     steps = method.default_max_iter if settings.max_iter is None else settings.max_iter
     tol = method.default_tol if settings.tol is None else settings.tol
     callbacks = [] if settings.callback is None else [settings.callback]
     with progress_bar(settings.progress, steps, tol, method.name) as bar:
-        return run(
+        return _kept_run(
+            settings.keeper,
+            stage,
             problem,
             method,
             State(problem.start(start)),
-            rng=settings.rng,
             max_iter=steps,
             tol=settings.tol,
             callbacks=callbacks + ([bar] if bar else []),
@@ -273,13 +354,13 @@ def _run(problem: Problem, method: Method, start: Any, settings: _Settings, rule
 def _posterior(ready: Ready, outcome: Outcome, method: Method, status: Status) -> Posterior:
     """Put the result into the user's units and layout."""
     problem, state = outcome.problem, outcome.state
-    unit = problem.units.coefficient
+    units = problem.units
     mean, variance = state.mean, state.variance
     gaussian = None
     if problem.nonnegative:
-        gaussian = (transposed(mean) * unit, variance * unit**2)
+        gaussian = (units.apply(transposed(mean)), units.apply(variance, 2))
         mean, variance = rectified_moments(mean, variance)
-    mean, variance = transposed(mean) * unit, transposed(variance) * unit**2
+    mean, variance = units.apply(transposed(mean)), units.apply(transposed(variance), 2)
     if mean.ndim == 2 and variance.ndim == 1:
         variance = namespace(variance).repeat(variance[:, None], mean.shape[1], axis=1)
     weights = ready.noise.weights
@@ -290,7 +371,7 @@ def _posterior(ready: Ready, outcome: Outcome, method: Method, status: Status) -
     return Posterior(
         mean=mean,
         variance=variance,
-        alpha=state.alpha / unit**2,
+        alpha=units.apply(state.alpha, -2),
         noise_std=problem.noise_var**0.5 * problem.units.data if ready.noise.std is None else ready.noise.std,
         method=method.name,
         status=status,
@@ -325,7 +406,8 @@ def _fit_different(
         if sample_weight is not None or not isinstance(noise_std, str | float | int):
             raise ValueError("noise of each datum is not known for lists of tasks that share nothing")
         tasks = [
-            _fit_one(op, part, noise_std, None, settings) for op, part in zip(operators, data, strict=True)
+            _fit_one(op, part, noise_std, None, settings, i)
+            for i, (op, part) in enumerate(zip(operators, data, strict=True))
         ]
         return join_tasks(tasks)
     (size,) = columns
@@ -338,7 +420,7 @@ def _fit_different(
         settings.alpha_init
         if np.ndim(settings.alpha_init) == 0
         else np.tile(settings.alpha_init, len(operators)),
-        settings.rng,
+        settings.keeper,
         settings.callback,
         settings.progress,
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -48,17 +48,17 @@ class Snapshot:
     def mean(self) -> Array:
         """Posterior mean, shape (D,), or (D, L) for L tasks."""
         point = self._problem.point(self._state.mean, self._state.variance)
-        return transposed(point) * self._problem.units.coefficient
+        return self._problem.units.apply(transposed(point))
 
     @property
     def variance(self) -> Array:
         """Posterior variances, shape (D,)."""
-        return self._state.variance * self._problem.units.coefficient**2
+        return self._problem.units.apply(self._state.variance, 2)
 
     @property
     def alpha(self) -> Array:
         """Prior precisions, shape (D,)."""
-        return self._state.alpha / self._problem.units.coefficient**2
+        return self._problem.units.apply(self._state.alpha, -2)
 
     @property
     def noise_std(self) -> float:
@@ -81,6 +81,82 @@ class Outcome:
     doubtful: bool
 
 
+class FitInterrupted(KeyboardInterrupt):
+    """Ctrl-C inside a fit: a `KeyboardInterrupt` that holds what was computed until then.
+
+    Attributes
+    ----------
+    posterior : Posterior or None
+        The posterior after the last whole step, with status ``STOPPED``; None while the noise was still
+        being learned, or before the first step was done.
+
+    Examples
+    --------
+    >>> import numpy as np, cofem
+    >>> def press_ctrl_c(state):
+    ...     if state.iteration == 2:
+    ...         raise KeyboardInterrupt
+    >>> try:
+    ...     cofem.fit(np.eye(3), np.ones(3), noise_std=0.1, method="em", callback=press_ctrl_c)
+    ... except cofem.FitInterrupted as interrupt:
+    ...     print(interrupt.posterior.n_iter, interrupt.posterior.status.code.value)
+    1 stopped
+    """
+
+    def __init__(self, message: str, outcome: Outcome | None) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+        self.posterior: Any = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """Where a run stands after a step: all that it takes to go on from there to the same result.
+
+    Attributes
+    ----------
+    state : State
+        The state.
+    noise_var : float
+        Noise variance for the next step.
+    rng : dict
+        State of the random generator.
+    iteration : int
+        Steps done.
+    products : int
+        Products with Phi, for the count of applications.
+    elapsed : float
+        Seconds that the steps took.
+    change, limit : float
+        Last change of the mean, and the one that is small enough.
+    before : float
+        Change that must be small as well for the next step to end the run.
+    trouble : str
+        What went wrong in the last step without ending the fit.
+    rows : list of dict
+        The history, one entry for each step; entries beyond `iteration` do not count.
+    decisions, troubles : dict
+        What was decided by topic, and how often each trouble was met.
+    status : Status or None
+        How the run ended, if it did by its own rule.
+    """
+
+    state: State
+    noise_var: float
+    rng: Mapping[str, Any]
+    iteration: int = 0
+    products: int = 0
+    elapsed: float = 0.0
+    change: float = np.inf
+    limit: float = 0.0
+    before: float = 0.0
+    trouble: str = ""
+    rows: list[dict[str, float | str]] = field(default_factory=list)
+    decisions: dict[str, str] = field(default_factory=dict)
+    troubles: dict[str, int] = field(default_factory=dict)
+    status: Status | None = None
+
+
 def run(
     problem: Problem,
     method: Method,
@@ -91,72 +167,166 @@ def run(
     tol: float | None,
     callbacks: list[Callback],
     noise: NoiseRule | None = None,
+    record: Record | None = None,
+    keep: Callable[[Record], None] | None = None,
 ) -> Outcome:
     """Step `method` until the mean settles, a callback stops it or the steps run out.
 
-    With a `noise` rule the noise is set anew after every step, and must settle as well.
+    With a `noise` rule the noise is set anew after every step, and must settle as well. With a `record` the
+    run goes on from there. `keep` is handed a record after every step.
     """
-    start = time.perf_counter()
-    history: dict[str, list[float | str]] = defaultdict(list)
-    decisions: dict[str, str] = {}
-    troubles: Counter[str] = Counter()
-    status: Status | None = None
-    before = 0.0
-
-    for iteration in range(1, max_iter + 1):
-        accelerates = state.trail is not None
-        new, info = method.step(problem, state, rng)
-        accelerates = accelerates or new.trail is not None
-        if info.end is StatusCode.FAILED or not _is_finite(new):
-            if state.mean is None:
-                raise FloatingPointError("Phi gave values that are not finite in the first step; check it")
-            reason = info.message or "it gave values that are not finite; check the operator, or use float64"
-            status = Status(StatusCode.FAILED, f"step {iteration} failed and was undone: {reason}")
-            break
-        size, change = _change(problem, new, state)
-        limit = _tolerance(problem, method, size) if tol is None else tol
-        # An inexact E-step may leave the mean alone while alpha still moves, so both must have settled.
-        # Extrapolated steps alternate with plain ones, which are shorter: both must be short.
-        calm = change <= limit and before <= limit
-        before = change if accelerates else 0.0
-        settled = calm and _prior_change(new, state, problem.column_energy) <= max(100 * limit, PRIOR_CHANGE)
-        if settled and tol is None and method.noise_tol > 0:
-            settled = _spread_settled(problem, new, state)
-        state = new
-        decisions |= info.notes
-        if info.trouble:
-            troubles[info.trouble] += 1
-        snapshot = Snapshot(
-            iteration, time.perf_counter() - start, problem.phi.applications, change, problem, state
-        )
-        _record(history, snapshot, info)
-        logger.debug("%s step %d: change %.3g, %s", method.name, iteration, change, info)
-        if noise is not None:
-            problem, state, quiet = _renew_noise(problem, state, noise, settled)
-            settled = settled and quiet
-        status = _judge(snapshot, info, settled and not method.stops_itself, limit, callbacks)
-        if status is not None:
-            break
+    if record is None:
+        record = Record(state, problem.noise_var, rng.bit_generator.state)
     else:
-        status = Status(
-            StatusCode.MAX_ITER,
-            f"stopped after max_iter={max_iter} steps; the mean still changed by {change:.2g} "
-            f"(tol={limit:.2g}). Raise max_iter to go on",
-        )
-    assert status is not None
-    if status.code is not StatusCode.FAILED:
-        state, last = method.finish(problem, state, status.code, rng)
-        if last.end is not None:
-            status = Status(last.end, last.message)
-        if last.trouble:
-            troubles[last.trouble] += 1
-            info = last
-    doubtful = bool(info.trouble) or status.code in (StatusCode.DIVERGED, StatusCode.FAILED)
-    notes = [f"{text} (in {count} of {iteration} steps)" for text, count in troubles.items()]
-    status = Status(status.code, status.message, (*notes, *decisions.values()))
-    logger.info("%s: %s", method.name, status)
+        state, problem = record.state, problem.with_noise(record.noise_var)
+        problem.phi.products = record.products
+        rng.bit_generator.state = record.rng
+    start = time.perf_counter() - record.elapsed
+    rows = record.rows[: record.iteration]
+    status = record.status
+    try:
+        while status is None:
+            iteration = record.iteration + 1
+            if iteration > max_iter:
+                status = Status(
+                    StatusCode.MAX_ITER,
+                    f"stopped after max_iter={max_iter} steps; the mean still changed by {record.change:.2g} "
+                    f"(tol={record.limit:.2g}). Raise max_iter to go on",
+                )
+                break
+            step = _step(problem, method, state, rng, tol, noise, record.before)
+            if step.info.end is StatusCode.FAILED:
+                why = f"step {iteration} failed and was undone: {step.info.message}"
+                status = Status(StatusCode.FAILED, why)
+                break
+            snapshot = Snapshot(
+                iteration,
+                time.perf_counter() - start,
+                problem.phi.applications,
+                step.change,
+                problem,
+                step.state,
+            )
+            rows.append(_row(snapshot, step.info))
+            logger.debug("%s step %d: change %.3g, %s", method.name, iteration, step.change, step.info)
+            settled = step.settled and not method.stops_itself
+            status = _judge(snapshot, step.info, settled, step.limit, callbacks)
+            problem, state = step.next_problem, step.next_state
+            record = Record(
+                state,
+                problem.noise_var,
+                rng.bit_generator.state,
+                iteration,
+                problem.phi.products,
+                snapshot.elapsed,
+                step.change,
+                step.limit,
+                step.before,
+                step.info.trouble,
+                rows,
+                record.decisions | step.info.notes,
+                _counted(record.troubles, step.info.trouble),
+                # What a callback stopped may go on; what failed may be tried again.
+                None if status is None or status.code is StatusCode.STOPPED else status,
+            )
+            if keep is not None:
+                keep(record)
+        if status.code is not StatusCode.FAILED:
+            try:
+                state, last = method.finish(problem, state, status.code, rng)
+            except Exception as error:
+                last = Info(
+                    end=StatusCode.FAILED,
+                    message=f"the final accuracy was not reached: {type(error).__name__}: {error}",
+                )
+            if last.end is not None:
+                status = Status(last.end, last.message)
+            troubles = _counted(record.troubles, last.trouble)
+            record = replace(record, state=state, troubles=troubles, trouble=last.trouble or record.trouble)
+    except KeyboardInterrupt as interrupt:
+        outcome = None
+        if record.iteration > 0:
+            stopped = Status(StatusCode.STOPPED, f"interrupted after step {record.iteration}")
+            outcome = _outcome(problem.with_noise(record.noise_var), record, stopped)
+        raise FitInterrupted(str(interrupt) or "the fit was interrupted", outcome) from interrupt
+    outcome = _outcome(problem, record, status)
+    logger.info("%s: %s", method.name, outcome.status)
+    return outcome
+
+
+class _Step(NamedTuple):
+    """A step: the state it came to, how far that is, and where the next one starts."""
+
+    info: Info
+    state: State
+    change: float
+    limit: float
+    before: float
+    settled: bool
+    next_problem: Problem
+    next_state: State
+
+
+def _step(
+    problem: Problem,
+    method: Method,
+    state: State,
+    rng: np.random.Generator,
+    tol: float | None,
+    noise: NoiseRule | None,
+    before: float,
+) -> _Step:
+    """Take a step; what goes wrong in it is told by `Info.end`, but in the first step it is raised."""
+    try:
+        new, info = method.step(problem, state, rng)
+        if info.end is not StatusCode.FAILED and not _is_finite(new):
+            why = "it gave values that are not finite; check the operator, or use float64"
+            info = replace(info, end=StatusCode.FAILED, message=why)
+        if info.end is StatusCode.FAILED and state.mean is None:
+            raise FloatingPointError("Phi gave values that are not finite in the first step; check it")
+        if info.end is not StatusCode.FAILED:
+            size, change = _change(problem, new, state)
+            limit = _tolerance(problem, method, size) if tol is None else tol
+            # An inexact E-step may leave the mean alone while alpha still moves, so both must have settled.
+            # Extrapolated steps alternate with plain ones, which are shorter: both must be short.
+            calm = change <= limit and before <= limit
+            before = 0.0 if state.trail is None and new.trail is None else change
+            allowed = max(100 * limit, PRIOR_CHANGE)
+            settled = calm and _prior_change(new, state, problem.column_energy) <= allowed
+            if settled and tol is None and method.noise_tol > 0:
+                settled = _spread_settled(problem, new, state)
+            if noise is None:
+                return _Step(info, new, change, limit, before, settled, problem, new)
+            next_problem, next_state, quiet = _renew_noise(problem, new, noise, settled)
+            return _Step(info, new, change, limit, before, settled and quiet, next_problem, next_state)
+    except Exception as error:
+        if state.mean is None and isinstance(error, np.linalg.LinAlgError):
+            raise ValueError(
+                f"noise_std = {problem.noise_var**0.5 * problem.units.data:.3g} is too small for method="
+                f"'{method.name}' on this Phi: its matrix is singular to rounding ({error}); use a larger "
+                "one, or method='cofem'"
+            ) from error
+        if state.mean is None:  # nothing is lost, and the caller sees where it happened
+            raise
+        info = Info(end=StatusCode.FAILED, message=f"{type(error).__name__}: {error}")
+    return _Step(info, state, np.inf, 0.0, before, False, problem, state)
+
+
+def _outcome(problem: Problem, record: Record, status: Status) -> Outcome:
+    """Sum a run up."""
+    doubtful = bool(record.trouble) or status.code in (StatusCode.DIVERGED, StatusCode.FAILED)
+    notes = [f"{text} (in {count} of {record.iteration} steps)" for text, count in record.troubles.items()]
+    status = Status(status.code, status.message, (*notes, *record.decisions.values()))
+    history: dict[str, list[float | str]] = defaultdict(list)
+    for row in record.rows[: record.iteration]:
+        for name, value in row.items():
+            history[name].append(value)
     arrays = {name: np.asarray(values) for name, values in history.items()}
-    return Outcome(problem, state, arrays, status, doubtful)
+    return Outcome(problem, record.state, arrays, status, doubtful)
+
+
+def _counted(troubles: dict[str, int], trouble: str) -> dict[str, int]:
+    return troubles | {trouble: troubles.get(trouble, 0) + 1} if trouble else troubles
 
 
 def _renew_noise(
@@ -188,12 +358,11 @@ def _judge(
     return None
 
 
-def _record(history: dict[str, list[float | str]], snapshot: Snapshot, info: Info) -> None:
-    for name in ("iteration", "elapsed", "applications", "change", "noise_std"):
-        history[name].append(getattr(snapshot, name))
-    history["cg_iterations"].append(info.cg_iterations)
-    for name, value in info.figures.items():
-        history[name].append(value)
+def _row(snapshot: Snapshot, info: Info) -> dict[str, float | str]:
+    """Return a step's entry in the history."""
+    names = ("iteration", "elapsed", "applications", "change", "noise_std")
+    row = {name: getattr(snapshot, name) for name in names}
+    return row | {"cg_iterations": info.cg_iterations} | info.figures
 
 
 def _change(problem: Problem, new: State, old: State) -> tuple[float, float]:

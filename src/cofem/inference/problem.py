@@ -29,11 +29,14 @@ from cofem._arrays import (
     to_numpy,
     total,
 )
-from cofem.operators import Diagonal, Operator, as_operator, check_adjoint
+from cofem.operators import Dense, Diagonal, Operator, as_operator, check_adjoint
 from cofem.priors import Independent, Prior
 from cofem.priors.rectified import rectified_moments, rectified_second_moment
 
 Array = Any
+
+#: Noise relative to the data, below which it cannot be told from rounding.
+LEAST_NOISE = {"float64": 1e-15, "float32": 1e-8}
 
 
 class Meter:
@@ -55,20 +58,28 @@ class Meter:
 
     def forward(self, x: Array) -> Array:
         """Phi x for x of shape (..., D)."""
-        return self._count(self.operator.forward, x)
+        return self._count(self.operator.forward, x, self.shape[0])
 
     def adjoint(self, y: Array) -> Array:
         """Phi^H y for y of shape (..., N)."""
-        return self._count(self.operator.adjoint, y)
+        return self._count(self.operator.adjoint, y, self.shape[1])
 
     def gram(self, x: Array) -> Array:
         """Phi^H Phi x for x of shape (..., D)."""
-        return self._count(self.operator.gram, x, 2)
+        return self._count(self.operator.gram, x, self.shape[1], 2)
 
-    def _count(self, product: Any, x: Array, products: int = 1) -> Array:
+    def _count(self, product: Any, x: Array, length: int, products: int = 1) -> Array:
         start = time.perf_counter()
         out = product(x)
         self.seconds += time.perf_counter() - start
+        # The operator was right when it was looked at first; it may be a user's own and change its mind.
+        wanted = (*x.shape[:-1], length)
+        is_real = not is_complex(x) and not self.operator.is_complex
+        if tuple(out.shape) != wanted or (is_real and is_complex(out)):
+            raise ValueError(
+                f"Phi must return {'real' if is_real else 'complex'} numbers of shape {wanted} for an input "
+                f"of shape {x.shape}, got dtype {out.dtype} and shape {out.shape}"
+            )
         self.products += products * math.prod(x.shape[:-1])
         return out
 
@@ -88,6 +99,24 @@ class Units:
     def coefficient(self) -> float:
         """What scaled coefficients are multiplied by."""
         return self.data / self.dictionary
+
+    def apply(self, x: Array, power: int = 1) -> Array:
+        """Return scaled coefficients, or a power of them, in the user's units.
+
+        In the precision of x, or in double precision where that could not hold them.
+        """
+        factor = self.coefficient**power
+        if (
+            not isinstance(x, np.ndarray)
+            or 1e-10 < factor < 1e10
+            or x.dtype.itemsize == np.dtype(np.result_type(x, np.float64)).itemsize
+        ):
+            return x * factor
+        wide = x.astype(np.result_type(x, np.float64)) * factor
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            narrow = wide.astype(x.dtype)
+        kept = np.isfinite(narrow).all() and ((narrow == 0) == (wide == 0)).all()
+        return narrow if kept else wide
 
 
 @dataclass
@@ -122,7 +151,7 @@ class Problem:
     def with_noise(self, noise_var: float) -> Problem:
         """Return the problem with another noise variance; what is known about Phi is kept."""
         other = replace(self, noise_var=noise_var)
-        kept = ("real_dtype", "column_energy", "energy", "gain", "dense")
+        kept = ("real_dtype", "column_energy", "energy", "gain", "dense", "squares")
         other.__dict__.update({name: self.__dict__[name] for name in kept if name in self.__dict__})
         return other
 
@@ -190,6 +219,12 @@ class Problem:
         return np.asarray(matrix, dtype=np.complex128 if np.iscomplexobj(matrix) else np.float64)
 
     @cached_property
+    def squares(self) -> Operator:
+        """The operator with entries ``|Phi_ij|^2``."""
+        squares = self.phi.operator.abs2()
+        return Dense(np.abs(self.dense).astype(self.real_dtype) ** 2) if squares is None else squares
+
+    @cached_property
     def alpha_cap(self) -> float:
         """Precision beyond which a coefficient is zero for every purpose.
 
@@ -209,7 +244,11 @@ class Problem:
         """
         if alpha_init is not None:
             alpha = np.asarray(alpha_init, dtype=np.float64) * self.units.coefficient**2
-            return on_device_of(self.y, np.broadcast_to(alpha, (self.n_columns,)).astype(self.real_dtype))
+            # A start that is far off would only be lost in rounding.
+            usual, far = to_numpy(self.start(None)), 1e12 if self.real_dtype == np.float64 else 1e6
+            usual = usual.astype(np.float64)
+            alpha = np.clip(np.broadcast_to(alpha, (self.n_columns,)), usual / far, usual * far)
+            return on_device_of(self.y, np.minimum(alpha, self.alpha_cap).astype(self.real_dtype))
         power = inner(self.y, self.y) / size(self.y)
         signal = max(power - self.noise_var, 0.01 * power) or self.noise_var
         theta = self.column_energy
@@ -271,6 +310,9 @@ def make_problem(
     dtype = np.result_type(real, np.complex64) if complex_problem else real
     y = namespace(y).astype(y, getattr(namespace(y), dtype.name), copy=True)
     operator = operator.astype(real)
+    _check_size(y, "y", 1e60 if real == "float64" else 1e30)
+    most = 1e60 if real == "float64" else 1e15
+    _check_entries(operator, most)
     check_adjoint(operator, n_vectors=1, dtype=dtype, like=y)
 
     white = operator
@@ -278,7 +320,18 @@ def make_problem(
         weights = noise.weights.astype(real)
         white = Diagonal(weights) @ operator
         y *= on_device_of(y, weights)
-    units = Units(_power_of_two(_rms(y)), _dictionary_unit(white))
+    extent = _rms(y)
+    if noise.std is None and extent == 0:  # there is nothing to learn from
+        noise = Noise(float(np.finfo(real).eps), noise.weights)
+    # Noise that drowns the data sets the unit itself.
+    extent = max(extent, 1e-9 * (noise.std or 0.0)) or noise.std or 1.0
+    least = LEAST_NOISE[np.dtype(real).name]
+    if noise.std is not None and noise.std < least * extent:
+        raise ValueError(
+            f"noise_std must be at least {least:g} times the size of y, which is {extent:.3g}, to be told "
+            f"from rounding in {np.dtype(real).name}; got {noise.std:g}"
+        )
+    units = Units(_power_of_two(extent), _dictionary_unit(white, most * white.shape[0]))
     scaled = white if units.dictionary == 1 else white * (1 / units.dictionary)
     y /= units.data  # the copy made above
     noise_var = np.nan if noise.std is None else (noise.std / units.data) ** 2
@@ -331,6 +384,7 @@ def check_noise(noise_std: Any, sample_weight: Any, n_rows: int) -> Noise:
         sigma = float(noise_std)
         if not (math.isfinite(sigma) and sigma > 0):
             raise ValueError(f"noise_std must be positive and finite, got {sigma}")
+        _check_size(np.array([sigma]), "noise_std", 1e60)
         return Noise(sigma, weights)
     if isinstance(noise_std, np.ndarray | list | tuple):
         if weights is not None:
@@ -353,21 +407,55 @@ def _positive_vector(values: Any, n_rows: int, name: str) -> np.ndarray:
     vector = vector.astype(np.float64)
     if not (np.isfinite(vector).all() and (vector > 0).all()):
         raise ValueError(f"{name} must be positive and finite")
+    _check_size(vector, name, 1e60)
+    if vector.max() > 1e20 * vector.min():
+        raise ValueError(
+            f"{name} must not range over more than 20 orders of magnitude, got values from "
+            f"{vector.min():.3g} to {vector.max():.3g}"
+        )
     return vector
 
 
+def _check_size(values: Array, name: str, most: float) -> None:
+    """Refuse numbers so large or so small that their squares and products leave the range of the type."""
+    xp = namespace(values)
+    parts = (xp.real(values), xp.imag(values)) if is_complex(values) else (values,)
+    largest = max(max(float(xp.max(part)), -float(xp.min(part))) for part in parts)  # without a copy
+    if largest > 0 and not 1 / most <= largest <= most:
+        raise ValueError(
+            f"{name} must be of a size between {1 / most:g} and {most:g} in this precision, got "
+            f"{largest:.3g}; change its unit"
+        )
+
+
+def _check_entries(operator: Operator, most: float) -> None:
+    """Refuse a stored dictionary whose entries are so large or so small that squares overflow or vanish."""
+    entries = getattr(operator, "array", None)
+    entries = getattr(getattr(operator, "matrix", None), "data", entries)
+    if entries is not None and size(entries):
+        _check_size(entries, "Phi", most)
+
+
 def _rms(y: Array) -> float:
-    """Root mean square, safe against overflow and underflow of the squares."""
+    """Root mean square, safe against overflow and underflow of the squares; 0 for zeros."""
     xp = namespace(y)
     largest = float(xp.max(xp.abs(y)))
-    return largest * float(xp.mean(xp.abs(y / largest) ** 2)) ** 0.5 if largest > 0 else 1.0
+    return largest * float(xp.mean(xp.abs(y / largest) ** 2)) ** 0.5 if largest > 0 else 0.0
 
 
 def _power_of_two(x: float) -> float:
     return 2.0 ** round(math.log2(x))
 
 
-def _dictionary_unit(operator: Operator) -> float:
+def _dictionary_unit(operator: Operator, most: float) -> float:
     """Choose a unit for Phi; 1 unless its columns are so small or large that squares may overflow."""
-    size = _rms(operator.column_norms())
+    with np.errstate(over="ignore", invalid="ignore"):
+        norms = operator.column_norms()
+    xp = namespace(norms)
+    if bool(xp.any(xp.isnan(norms))):
+        raise FloatingPointError("Phi gave values that are not finite before the first step; check it")
+    if bool(xp.any(xp.isinf(norms))):
+        raise ValueError("Phi must have columns of finite norm, got one that overflows; change its unit")
+    _check_size(norms, "Phi", most)
+    size = _rms(norms) or 1.0
     return 1.0 if 2.0**-10 <= size <= 2.0**10 else _power_of_two(size)

@@ -48,7 +48,7 @@ class Facts:
 
     def of_multiple(self, scalar: complex) -> Facts:
         """Return the facts of ``scalar * Phi``."""
-        power = abs(scalar) ** 2
+        power = abs(scalar) * abs(scalar)  # infinite rather than an OverflowError
         return Facts(
             row_gram=None if self.row_gram is None else power * self.row_gram,
             column_gram=None if self.column_gram is None else power * self.column_gram,

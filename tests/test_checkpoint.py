@@ -1,0 +1,487 @@
+"""A fit that was killed goes on to the same result, bit for bit; files that are none are refused by name."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import cofem
+from cofem.cli import app
+from cofem.inference import checkpoint as module
+from cofem.inference.base import State
+from cofem.linalg.diagonals import Gate, SelfConsistent, gate
+from cofem.linalg.diagonals.gate import Verdict
+from cofem.operators import Dense
+
+from .problems import complex_case, dct_case, dense_case
+
+SMALL = dense_case(64, f=2, density=0.05, noise_std=0.01)
+FIELDS = ("mean", "variance", "alpha", "noise_std")
+
+
+def assert_same(one: cofem.Posterior, other: cofem.Posterior) -> None:
+    """Bit for bit the same but for the time that it took."""
+    for name in FIELDS:
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
+    assert one.status == other.status
+    assert one.history.keys() == other.history.keys()
+    for name in one.history.keys() - {"elapsed"}:
+        np.testing.assert_array_equal(one.history[name], other.history[name], err_msg=name)
+
+
+class Stop:
+    """A callback that interrupts at a given call, in whatever stage that is."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def __call__(self, state) -> None:
+        if state.iteration == self.step:
+            raise KeyboardInterrupt
+
+
+def stopped_and_resumed(path: Path, step: int, Phi, y, **settings) -> cofem.Posterior:
+    with pytest.raises(KeyboardInterrupt):
+        cofem.fit(Phi, y, checkpoint=path, checkpoint_every="2 steps", callback=Stop(step), **settings)
+    settings["rng"] = 99  # the file knows better
+    return cofem.fit(Phi, y, resume=path, **settings)
+
+
+CASES = {
+    "cofem": (lambda: dct_case(256), dict(method="cofem", max_iter=10)),
+    "cofem, gate fails": (
+        lambda: SMALL,
+        dict(method=cofem.CoFEM(diagonal=Gate(tolerated=-1.0)), max_iter=9),
+    ),
+    "cofem, self-consistent, complex": (
+        lambda: complex_case(64),
+        dict(method=cofem.CoFEM(diagonal=SelfConsistent()), max_iter=10),
+    ),
+    "cofem, paired": (lambda: SMALL, dict(method=cofem.CoFEM(diagonal="paired"), max_iter=12)),
+    "cofem, corrected": (lambda: SMALL, dict(method=cofem.CoFEM(diagonal="corrected"), max_iter=12)),
+    "cofem, pooled": (lambda: SMALL, dict(method=cofem.CoFEM(diagonal="pooled"), max_iter=12)),
+    "cofem, paper": (lambda: SMALL, dict(method=cofem.CoFEM.paper(), max_iter=9)),
+    "em": (lambda: SMALL, dict(method=cofem.EM(accelerate=True))),
+    "irls": (lambda: SMALL, dict(method="irls", nonnegative=True)),
+    "amp": (lambda: SMALL, dict(method="amp")),
+    "vi": (lambda: SMALL, dict(method="vi", max_iter=30)),
+    "seq": (lambda: SMALL, dict(method="seq")),
+    "block": (lambda: SMALL, dict(prior=cofem.Block(2))),
+}
+
+
+@pytest.mark.filterwarnings("ignore::cofem.ConvergenceWarning")
+@pytest.mark.parametrize("name", CASES)
+def test_every_method_goes_on_to_the_same_result(name: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(gate, "SMALL_ENTRIES", 0)  # or the gate would take the exact variances
+    make, settings = CASES[name]
+    case = make()
+    settings = dict(noise_std=case.noise_std, rng=3) | settings
+    whole = cofem.fit(case.Phi, case.y, **settings)
+    for step in (2, 5, 8):
+        assert whole.n_iter > step
+        assert_same(whole, stopped_and_resumed(tmp_path / "run.npz", step, case.Phi, case.y, **settings))
+    assert [file.name for file in tmp_path.iterdir()] == ["run.npz"]
+
+
+def test_learning_the_noise_goes_on_from_every_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, calls = tmp_path / "run.npz", []
+    settings = dict(method=cofem.CoFEM(diagonal="paired"), rng=np.random.Generator(np.random.MT19937(5)))
+    settings |= dict(max_iter=6)
+    original = module.Keeper.keep
+    limit = np.inf
+
+    def keep(self, stage, method):
+        inner = original(self, stage, method)
+
+        def count(record):
+            calls.append(stage)
+            if len(calls) > limit:
+                raise KeyboardInterrupt
+            if inner is not None:
+                inner(record)
+
+        return count
+
+    whole = cofem.fit(SMALL.Phi, SMALL.y, **settings | dict(rng=np.random.Generator(np.random.MT19937(5))))
+    monkeypatch.setattr(module.Keeper, "keep", keep)
+    arguments = dict(checkpoint=path)
+    cofem.fit(SMALL.Phi, SMALL.y, **arguments, **settings)
+    stages = list(dict.fromkeys(calls))
+    assert stages[0] == "0/noise/1/0"
+    assert stages[-1] == "0/fit"
+    assert len(stages) >= 6
+    first = {stage: calls.index(stage) for stage in stages}
+    settings["rng"] = None
+    for stage in (stages[1], stages[-1]):
+        calls.clear()
+        limit = first[stage] + 2
+        rng = np.random.Generator(np.random.MT19937(5))
+        with pytest.raises(cofem.FitInterrupted) as caught:
+            cofem.fit(SMALL.Phi, SMALL.y, **arguments, **settings | dict(rng=rng))
+        assert (caught.value.posterior is not None) == (stage == "0/fit")
+        limit = np.inf
+        assert_same(whole, cofem.fit(SMALL.Phi, SMALL.y, resume=path, **settings))
+
+
+def test_tasks_that_are_done_are_not_fitted_again(tmp_path: Path) -> None:
+    y = np.stack([SMALL.y, SMALL.y[::-1], 2 * SMALL.y], axis=1)
+    settings = dict(noise_std=0.01, method="irls", rng=0)
+    whole = cofem.fit(SMALL.Phi, y, **settings)
+    steps = []
+
+    def in_the_second_task(state):
+        steps.append(state.iteration)
+        if steps.count(3) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cofem.fit(SMALL.Phi, y, checkpoint=tmp_path / "run.npz", callback=in_the_second_task, **settings)
+    steps.clear()
+    settings |= dict(resume=tmp_path / "run.npz", callback=lambda state: steps.append(1))
+    resumed = cofem.fit(SMALL.Phi, y, **settings)
+    assert len(steps) == whole.task(1).n_iter + whole.task(2).n_iter - 2
+    for i in range(3):
+        assert_same(whole.task(i), resumed.task(i))
+
+
+CHILD = """
+    import sys, time
+    import numpy as np, cofem
+    from tests.problems import dct_case
+    out, path = sys.argv[1:]
+    case = dct_case(128)
+    settings = dict(rng=7, checkpoint=path, resume=path, checkpoint_every=0)
+    settings |= dict(method=cofem.CoFEM(diagonal="corrected"), max_iter=15)
+    post = cofem.fit(case.Phi, case.y, callback=lambda state: time.sleep(0.01), **settings)
+    post.save(out)
+"""
+
+
+def test_killed_at_random_moments(tmp_path: Path) -> None:
+    rng = np.random.default_rng(os.getpid())
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+
+    def start(out: Path, path: Path) -> subprocess.Popen:
+        command = [sys.executable, "-c", textwrap.dedent(CHILD), str(out), str(path)]
+        return subprocess.Popen(command, env=environment)
+
+    whole = start(tmp_path / "whole.npz", tmp_path / "whole-run.npz")
+    assert whole.wait() == 0
+    out, path = tmp_path / "out.npz", tmp_path / "run.npz"
+    kills = 0
+    while not out.exists():
+        child = start(out, path)
+        before = path.stat().st_mtime_ns if path.exists() else 0
+        while child.poll() is None and (not path.exists() or path.stat().st_mtime_ns == before):
+            time.sleep(0.001)
+        if kills < 3:
+            time.sleep(rng.uniform(0, 0.3))
+            child.send_signal(signal.SIGKILL)
+        kills += child.wait() == -signal.SIGKILL
+    assert kills > 0
+    assert_same(cofem.load(tmp_path / "whole.npz"), cofem.load(out))
+
+
+# --- what may differ, and what may not ----------------------------------------------------------------
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    target = tmp_path / "run.npz"
+    cofem.fit(SMALL.Phi, SMALL.y, noise_std=0.01, method="em", max_iter=4, rng=0, checkpoint=target)
+    return target
+
+
+def test_more_steps_may_be_taken(path: Path) -> None:
+    settings = dict(noise_std=0.01, method="em", rng=0)
+    assert cofem.fit(SMALL.Phi, SMALL.y, resume=path, max_iter=4, **settings).n_iter == 4
+    assert_same(
+        cofem.fit(SMALL.Phi, SMALL.y, max_iter=9, **settings),
+        cofem.fit(SMALL.Phi, SMALL.y, resume=path, max_iter=9, **settings),
+    )
+
+
+def test_the_same_name_twice_starts_afresh_or_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "run.npz"
+    settings = dict(noise_std=0.01, method="em", rng=0, checkpoint=path, resume=path)
+    first = cofem.fit(SMALL.Phi, SMALL.y, **settings)
+    assert_same(first, cofem.fit(SMALL.Phi, SMALL.y, **settings))
+    cofem.fit(SMALL.Phi, SMALL.y, **settings | dict(checkpoint=tmp_path / "copy.npz"))
+    assert_same(first, cofem.fit(SMALL.Phi, SMALL.y, **settings | dict(resume=tmp_path / "copy.npz")))
+
+
+OTHERS = {
+    "shape of Phi": dict(Phi=SMALL.Phi[:, :-1]),
+    "its y was": dict(y=SMALL.y + 1e-12),
+    "its Phi was": dict(Phi=SMALL.Phi + np.eye(32, 64)),
+    "its noise_std was": dict(noise_std=0.02),
+    "its method was": dict(method="irls"),
+    "its prior was": dict(prior=cofem.Block(2)),
+    "its nonnegative was": dict(nonnegative=True),
+    "its tol was": dict(tol=1e-3),
+    "its alpha_init was": dict(alpha_init=np.ones(64)),
+}
+
+
+@pytest.mark.parametrize("words", OTHERS)
+def test_a_file_of_another_fit_is_refused(words: str, path: Path) -> None:
+    arguments = dict(Phi=SMALL.Phi, y=SMALL.y, noise_std=0.01, method="em", max_iter=4) | OTHERS[words]
+    with pytest.raises(ValueError, match=f"^resume: .*another fit: .*{words}"):
+        cofem.fit(**arguments, resume=path)
+
+
+def damaged(path: Path, how: str) -> None:
+    whole = path.read_bytes()
+    if how == "truncated":
+        path.write_bytes(whole[: len(whole) // 2])
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "text":
+        path.write_text("not a checkpoint")
+    elif how == "flipped bit":
+        at = len(whole) // 2  # inside the largest array
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    elif how == "posterior":
+        cofem.fit(np.eye(2), np.ones(2), noise_std=0.1).save(path)
+    elif how == "array":
+        np.savez(path, y=np.ones(3))
+    else:
+        with np.load(path) as file:
+            arrays = {name: file[name] for name in file.files}
+        header = json.loads(str(arrays.pop("header")))
+        if how == "newer":
+            header["version"] += 1
+        elif how == "less":
+            arrays.popitem()
+        elif how == "strange":
+            header["contents"] = {"kind": "os.system", "fields": {}}
+        elif how == "deep":
+            header["contents"] = 3
+        np.savez(path, header=np.array(json.dumps(header)), **arrays)
+
+
+HOW = ["truncated", "empty", "text", "flipped bit", "posterior", "array", "newer", "less", "strange", "deep"]
+
+
+@pytest.mark.parametrize("how", [*HOW, "missing"])
+def test_what_is_no_checkpoint_is_refused_by_name(how: str, path: Path) -> None:
+    if how == "missing":
+        path.unlink()
+    else:
+        damaged(path, how)
+    with pytest.raises(ValueError, match=r"^resume"):
+        cofem.fit(SMALL.Phi, SMALL.y, noise_std=0.01, method="em", max_iter=4, resume=path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "settings"),
+    [
+        (TypeError, "checkpoint", dict(checkpoint=3)),
+        (TypeError, "resume", dict(resume=3.5)),
+        (ValueError, "checkpoint must", dict(checkpoint="nowhere/run.npz")),
+        (ValueError, "checkpoint must", dict(checkpoint=".")),
+        (ValueError, "checkpoint_every", dict(checkpoint="run.npz", checkpoint_every=-1)),
+        (ValueError, "checkpoint_every", dict(checkpoint="run.npz", checkpoint_every=np.nan)),
+        (ValueError, "checkpoint_every", dict(checkpoint="run.npz", checkpoint_every="0 steps")),
+        (ValueError, "checkpoint_every", dict(checkpoint="run.npz", checkpoint_every="often")),
+        (TypeError, "checkpoint_every", dict(checkpoint="run.npz", checkpoint_every=True)),
+        (ValueError, "checkpoint_every", dict(checkpoint_every=3)),
+    ],
+)
+def test_bad_settings_are_refused_by_name(kind, words, settings, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(kind, match=words):
+        cofem.fit(SMALL.Phi, SMALL.y, noise_std=0.01, **settings)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", y=SMALL.y)
+    before = (tmp_path / "data.npz").read_bytes()
+    with pytest.raises(ValueError, match=r"checkpoint .* is not a checkpoint"):
+        cofem.fit(SMALL.Phi, SMALL.y, noise_std=0.01, checkpoint=tmp_path / "data.npz")
+    assert (tmp_path / "data.npz").read_bytes() == before
+
+
+# --- trouble on the way -------------------------------------------------------------------------------
+
+
+def test_a_disk_that_cannot_be_written_does_not_cost_the_fit(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    settings = dict(noise_std=0.01, method="em", rng=0)
+    settings |= dict(checkpoint=folder / "run.npz", checkpoint_every="1 step")
+
+    def remove(state) -> None:
+        if state.iteration == 2:
+            (folder / "run.npz").unlink()
+            folder.rmdir()
+
+    with pytest.warns(cofem.CheckpointWarning, match="checkpoint .*could not be written") as caught:
+        post = cofem.fit(SMALL.Phi, SMALL.y, callback=remove, **settings)
+    assert len(caught) == 1
+    assert_same(post, cofem.fit(SMALL.Phi, SMALL.y, noise_std=0.01, method="em", rng=0))
+
+
+def test_a_full_disk_keeps_the_last_checkpoint(tmp_path: Path) -> None:
+    code = """
+        import resource, sys, warnings
+        import numpy as np, cofem
+        from tests.problems import dense_case
+        case = dense_case(64, f=2, density=0.05, noise_std=0.01)
+        def fill(state):
+            if state.iteration == 3:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            post = cofem.fit(case.Phi, case.y, noise_std=0.01, method="em", rng=0, callback=fill,
+                             checkpoint=sys.argv[1], checkpoint_every="1 step")
+        assert [w.category for w in caught] == [cofem.CheckpointWarning], caught
+        assert post.converged
+    """
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    path = tmp_path / "run.npz"
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code), str(path)], env=environment, check=True)
+    assert [file.name for file in tmp_path.iterdir()] == ["run.npz"]
+    settings = dict(noise_std=0.01, method="em")
+    whole = cofem.fit(SMALL.Phi, SMALL.y, **settings)
+    resumed = cofem.fit(SMALL.Phi, SMALL.y, resume=path, **settings)
+    np.testing.assert_allclose(resumed.mean, whole.mean, rtol=1e-6, atol=1e-9)
+
+
+def test_an_operator_that_failed_may_be_tried_again(tmp_path: Path) -> None:
+    class Shaky(Dense):
+        steady = False
+
+        def _forward(self, x):
+            if not self.steady and self.calls > 40:
+                raise OSError("the detector does not answer")
+            self.calls += 1
+            return super()._forward(x)
+
+    Phi = Shaky(SMALL.Phi)
+    Phi.calls = 0
+    settings = dict(noise_std=0.01, method="cofem", rng=0)
+    with pytest.warns(cofem.ConvergenceWarning, match="does not answer"):
+        post = cofem.fit(Phi, SMALL.y, checkpoint=tmp_path / "run.npz", **settings)
+    assert post.status.code is cofem.StatusCode.FAILED
+    Phi.steady = True
+    whole = cofem.fit(Phi, SMALL.y, **settings)
+    assert 1 < post.n_iter < whole.n_iter
+    assert_same(whole, cofem.fit(Phi, SMALL.y, resume=tmp_path / "run.npz", **settings))
+
+
+def test_ctrl_c_hands_back_the_result_so_far() -> None:
+    settings = dict(noise_std=0.01, method="em", rng=0, tol=0.0)
+    with pytest.raises(cofem.FitInterrupted) as caught:
+        cofem.fit(SMALL.Phi, SMALL.y, callback=Stop(6), **settings)
+    post = caught.value.posterior
+    assert post.status.code is cofem.StatusCode.STOPPED
+    assert "interrupted after step 5" in post.status.message
+    np.testing.assert_array_equal(post.mean, cofem.fit(SMALL.Phi, SMALL.y, max_iter=5, **settings).mean)
+    assert post.sample(2, rng=0).shape == (2, 64)
+    with pytest.raises(cofem.FitInterrupted) as caught:
+        cofem.fit(SMALL.Phi, SMALL.y, callback=Stop(1), **settings)
+    assert caught.value.posterior is None
+
+
+def test_ctrl_c_inside_a_step(tmp_path: Path) -> None:
+    class Slow(Dense):
+        calls = 0
+
+        def _forward(self, x):
+            self.calls += 1
+            if self.calls == 60:
+                os.kill(os.getpid(), signal.SIGINT)
+            return super()._forward(x)
+
+    settings = dict(noise_std=0.01, method=cofem.CoFEM(diagonal="paired"), max_iter=12, rng=0)
+    whole = cofem.fit(SMALL.Phi, SMALL.y, **settings)
+    with pytest.raises(cofem.FitInterrupted) as caught:
+        cofem.fit(Slow(SMALL.Phi), SMALL.y, checkpoint=tmp_path / "run.npz", **settings)
+    assert 0 < caught.value.posterior.n_iter < whole.n_iter
+    assert_same(whole, cofem.fit(SMALL.Phi, SMALL.y, resume=tmp_path / "run.npz", **settings))
+
+
+def test_a_state_that_is_not_known_is_a_warning(tmp_path: Path) -> None:
+    class Own(SelfConsistent):
+        def estimate(self, setting, carry, columns, x):
+            from dataclasses import replace
+
+            found = super().estimate(setting, carry, columns, x)
+            return replace(found, carry=object())
+
+        def columns(self, setting, carry, rng):
+            return super().columns(setting, None, rng)
+
+    with pytest.warns(cofem.CheckpointWarning, match="cannot hold a builtins.object"):
+        cofem.fit(
+            SMALL.Phi,
+            SMALL.y,
+            noise_std=0.01,
+            method=cofem.CoFEM(diagonal=Own()),
+            rng=0,
+            checkpoint=tmp_path / "run.npz",
+        )
+
+
+def test_values_come_back_as_they_were() -> None:
+    values = {
+        "numbers": (1, 2.5, True, None, "word", np.float32(0.1), np.int64(3), np.nan, np.inf, 2**127 + 1),
+        "arrays": [np.arange(6.0).reshape(2, 3).T, np.zeros(0), np.array(2 + 1j, np.complex64)],
+        "state": State(np.ones(2), carry=Verdict(failed=("pooled",), inner=(None, np.ones(1), 3, 0.0))),
+    }
+    arrays: dict[str, np.ndarray] = {}
+    tree = json.loads(json.dumps(module.pack(values, arrays)))
+    back = module.unpack(tree, arrays)
+    for old, new in zip(values["numbers"], back["numbers"], strict=True):
+        assert type(old) is type(new)
+        assert old == new or old != old
+    for old, new in zip(values["arrays"], back["arrays"], strict=True):
+        np.testing.assert_array_equal(old, new)
+        assert (old.dtype, old.shape) == (new.dtype, new.shape)
+    assert isinstance(back["state"].carry, Verdict)
+    assert back["state"].carry.failed == ("pooled",)
+
+
+# --- the command --------------------------------------------------------------------------------------
+
+
+def test_recover_takes_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("y.npy", SMALL.y)
+    np.save("phi.npy", SMALL.Phi)
+
+    def recover(*arguments: str):
+        always = ["recover", "--data", "y.npy", "--operator", "dense(phi.npy)", "--noise-std", "0.01"]
+        return CliRunner().invoke(app, [*always, "--method", "em", *arguments])
+
+    assert recover("--out", "whole.npz").exit_code == 0
+    assert recover("--max-iter", "5", "--checkpoint", "run.npz").exit_code == 0
+    assert recover("--resume", "run.npz").exit_code == 0
+    assert_same(cofem.load("whole.npz"), cofem.load("result.npz"))
+    done = recover("--resume", "y.npy")
+    assert done.exit_code == 2
+    assert "resume must be a checkpoint" in done.stderr
+    original = cofem.EM.expectation
+
+    def interrupt(self, problem, alpha, state, rng):
+        if state.trail is None and state.mean is not None:
+            raise KeyboardInterrupt
+        return original(self, problem, alpha, state, rng)
+
+    monkeypatch.setattr(cofem.EM, "expectation", interrupt)
+    done = recover("--checkpoint", "other.npz")
+    assert done.exit_code == 130
+    assert "--resume other.npz" in done.stderr
