@@ -79,22 +79,17 @@ def test_diabetes_is_predicted_as_by_ard() -> None:
 
 
 def test_polynomials_are_fitted_as_by_ard() -> None:
-    """The second example of ARDRegression's page; its ten features look much alike.
-
-    The evidence has several optima within a nat of each other, so both may end in different ones.
-    """
+    """The second example of ARDRegression's page; its ten features look much alike."""
     rng = np.random.RandomState(0)
     x = np.sort(10 - 10 * rng.rand(110))[:, None]
-    truth = (np.sqrt(x) * np.sin(x))[:, 0]
-    y = truth + 1.35 * rng.normal(0, 1, 110)
+    y = (np.sqrt(x) * np.sin(x))[:, 0] + 1.35 * rng.normal(0, 1, 110)
     features = (PolynomialFeatures(degree=10, include_bias=False), StandardScaler())
     theirs = make_pipeline(*features, ARDRegression()).fit(x, y)
     ours = make_pipeline(*features, SBLRegressor(random_state=0)).fit(x, y)
     mean, std = ours.predict(x, return_std=True)
     their_mean, their_std = theirs.predict(x, return_std=True)
-    assert np.sqrt(np.mean((mean - their_mean) ** 2)) < 0.05 * y.std()
-    assert np.std(mean - truth) < 1.15 * np.std(their_mean - truth)
-    np.testing.assert_allclose(std, their_std, rtol=0.1)
+    np.testing.assert_allclose(mean, their_mean, atol=1e-3 * y.std())
+    np.testing.assert_allclose(std, their_std, rtol=1e-3)
 
 
 def test_with_few_samples_the_noise_is_not_underestimated() -> None:
@@ -375,14 +370,19 @@ def test_odd_data_give_finite_results(Regressor: Any, name: str) -> None:
     assert np.mean((mean - y) ** 2) <= np.var(y) * (1 + 1e-6) + 1e-12
 
 
-def test_odd_data_are_fitted_well() -> None:
-    truth = Y0 - Y0.mean()
-    for name in ("zero column", "duplicated features", "large offset", "single precision"):
-        X, y = ODD[name]
-        model = SBLRegressor(random_state=0).fit(X, y)
-        assert np.std(model.predict(X) - y) < 0.2 * np.std(truth) or name == "zero column"
-    assert SBLRegressor(random_state=0).fit(X0, X0 @ np.arange(8.0)).score(X0, X0 @ np.arange(8.0)) > 1 - 1e-9
-    assert SBLRegressor(random_state=0).fit(X0.astype(np.float32), Y0).coef_.dtype == np.float32
+@pytest.mark.parametrize(
+    "name", ["zero column", "duplicated features", "large offset", "large and small", "single precision"]
+)
+def test_odd_data_are_fitted_well(name: str) -> None:
+    X, y = ODD[name]
+    model = SBLRegressor(random_state=0).fit(X, y)
+    assert model.score(X, y) > 0.99
+    assert model.coef_.dtype == X.dtype
+
+
+def test_data_without_noise_are_fitted_exactly() -> None:
+    X, y = ODD["no noise"]
+    assert SBLRegressor(random_state=0).fit(X, y).score(X, y) > 1 - 1e-9
 
 
 def test_constant_features_are_left_out() -> None:

@@ -104,7 +104,8 @@ class _SparseBayesianRegressor(RegressorMixin, BaseEstimator):
         Parameters
         ----------
         X : array-like, sparse matrix or (`SBLRegressor`) linear operator of shape (n_samples, n_features)
-            Training data. A sparse matrix or an operator is never made dense.
+            Training data. A sparse matrix or an operator is not made dense, unless it is small (at most 2^22
+            entries and at most 256 samples or features) and exact computation is faster.
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
             Targets.
         sample_weight : array-like of shape (n_samples,), optional
@@ -170,6 +171,7 @@ class _SparseBayesianRegressor(RegressorMixin, BaseEstimator):
         method, max_iter = self.method, self.max_iter
         n_samples, n_columns = dictionary.shape
         few = n_columns <= FEW_COLUMNS and n_samples >= ENOUGH_DATA * n_columns
+        few = few and (isinstance(dictionary, Dense) or n_samples * n_columns <= BLOCK)
         if few and isinstance(method, str) and method == "auto" and self.prior is None and not self.positive:
             # With columns that look alike, EM and the default stop may end far from the optimum.
             method = _MacKay()
@@ -445,6 +447,8 @@ class RVMRegressor(_SparseBayesianRegressor):
     -----
     Where the kernel is narrower than the distance between samples, every sample can be explained by a kernel
     of its own, and the noise that is learned is too small: widen the kernel or give `noise_std`.
+    ``method="seq"`` keeps fewer vectors (of 1500 samples of a sinc curve 6, where "auto" kept 385, with the
+    same error), but may stop at a poorer fit where there are several features.
 
     Examples
     --------
@@ -726,7 +730,9 @@ def _is_kept(mean: np.ndarray, variance: np.ndarray, alpha: np.ndarray) -> np.nd
     That is ``q^2 > s`` in the terms of Tipping and Faul (2003), with ``s = 1 / variance - alpha`` and
     ``q = mean / variance``.
     """
-    return mean**2 > variance * np.maximum(1 - alpha * variance, 0)
+    explained = 1 - alpha * variance
+    # Less is rounding: a precision at its cap has lost all digits of what the data explain.
+    return (mean**2 > variance * explained) & (explained > np.sqrt(np.finfo(mean.dtype).eps))
 
 
 def _blocks(X: Any, length: int) -> Iterator[Any]:

@@ -91,8 +91,9 @@ def fit(
         Outer steps at the most; the default depends on the method.
     tol : float, optional
         Stop when the mean changes by less than this, relative to its norm (columns weighted by their
-        norms), and the prior by less than a hundred times this. By default 1e-4, or 1 % (`cofem`: 3 %)
-        of the noise if that is more. `seq` has a stop of its own (`Seq.min_gain`).
+        norms), and the prior by less than a hundred times this. By default 1e-4, or 1 % of the noise
+        (`cofem`: 3 %) if that is more, once the posterior adds less than twice the noise
+        to the variance of predictions, or no less than before. `seq` has a stop of its own (`Seq.min_gain`).
     alpha_init : float or array of shape (D,), optional
         Where alpha starts. By default every column is expected to explain the same share of y.
     rng : int or numpy.random.Generator, optional
@@ -219,11 +220,13 @@ def _fit_one(
 def learn_noise(problem: Problem, rng: np.random.Generator, progress: bool = False) -> Learned:
     """Find the noise variance from data that are held out of a fit, or of several in turn."""
     parts = held_out_parts(problem.n_rows, rng)
-    found = []
+    found: list[float] = []
     power = inner(problem.y, problem.y) / size(problem.y)
     for number, rows in enumerate(parts, 1):
         title = "noise" if len(parts) == 1 else f"noise {number}/{len(parts)}"
-        for start in STARTS:
+        # Where the noise is known from other parts already, that is a good place to start.
+        starts = (found[-1] / power, *STARTS) if found and found[-1] < NOTHING_FOUND * power else STARTS
+        for start in starts:
             seen, rule = split(problem, rows, start)
             method, _ = choose_method(seen)
             with progress_bar(progress, method.default_max_iter, method.default_tol, title) as bar:
@@ -238,9 +241,12 @@ def learn_noise(problem: Problem, rng: np.random.Generator, progress: bool = Fal
                     noise=rule,
                 )
             problem.phi.products += seen.phi.products
-            if outcome.problem.noise_var < NOTHING_FOUND * power:
+            noise_var = outcome.problem.noise_var
+            if not outcome.status.converged:  # it may never have been allowed to rise
+                noise_var = max(noise_var, rule(outcome.problem, outcome.state, True))
+            if noise_var < NOTHING_FOUND * power:
                 break
-        found.append(outcome.problem.noise_var)
+        found.append(noise_var)
     count = sum(rows.size for rows in parts)
     turns = "" if len(parts) == 1 else f", {len(parts)} parts in turn"
     # The median, since a fit of one part may miss the signal.
