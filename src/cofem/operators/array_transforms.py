@@ -134,19 +134,11 @@ def _to_signal(x: Array, n1: int, n2: int) -> Array:
     xp = namespace(x)
     half, batch, device = n1 // 2, x.shape[:-1], array_api_compat.device(x)
     twiddle, turn = _tables(n1, n2, precision_of(x), True, xp, device)
-    coefficients = xp.reshape(x, (*batch, n2, n1))
-    if is_torch(x):
-        spectrum = xp.empty((*batch, n2, half + 1), dtype=twiddle.dtype, device=device)
-        parts = xp.view_as_real(spectrum)
-        opposite = parts[..., 0]
-        parts[..., 1] = coefficients[..., : half + 1]
-    else:
-        opposite = xp.empty((*batch, n2, half + 1), dtype=x.dtype, device=device)
-    opposite[..., 1:] = xp.flip(coefficients[..., n1 - half :], axis=(-2, -1))
-    opposite[..., 1:, 0] = xp.flip(coefficients[..., 1:, 0], axis=-1)
-    opposite[..., 0, 0] = 0.0
-    if not is_torch(x):
-        spectrum = opposite + 1j * coefficients[..., : half + 1]
+    opposite = xp.empty_like(x)  # coefficient n - k at place k, and nothing for n
+    opposite[..., 1:] = xp.flip(x[..., 1:], axis=-1)
+    opposite[..., 0] = 0.0
+    real, imaginary = (xp.reshape(part, (*batch, n2, n1))[..., : half + 1] for part in (opposite, x))
+    spectrum = xp.complex(real, imaginary) if is_torch(x) else real + 1j * imaginary
     spectrum[..., 0, 0] *= sqrt(2.0)
     spectrum *= turn
     if n2 > 1:
