@@ -1,6 +1,8 @@
 from . import experiments as experiments
 from . import operators as operators
 from . import plotting as plotting
+from .estimators import RVMRegressor as RVMRegressor
+from .estimators import SBLRegressor as SBLRegressor
 from .inference.amp import AMP as AMP
 from .inference.checkpoint import CheckpointWarning as CheckpointWarning
 from .inference.cofem import CoFEM as CoFEM

@@ -62,7 +62,7 @@ class EM(ExpectationMaximisation):
         alpha = alpha.astype(np.float64)
         matrix = beta * gram
         matrix[np.diag_indices_from(matrix)] += alpha
-        factor = linalg.cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
+        factor = safe_cholesky(matrix)
         y = columns(problem)
         mean = linalg.cho_solve((factor, True), beta * (phi.conj().T @ y), check_finite=False)
         log_det_a = 2 * float(np.sum(np.log(np.diagonal(factor).real)))
@@ -72,6 +72,23 @@ class EM(ExpectationMaximisation):
         info = Info(figures={"log_evidence": log_evidence(problem, log_det, quadratic)})
         real = problem.real_dtype
         return Moments(as_mean(mean, problem), variance.astype(real), gram, info)
+
+
+def safe_cholesky(matrix: np.ndarray) -> np.ndarray:
+    """Return the lower Cholesky factor of a covariance; what rounding took from its diagonal is put back.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> bool(np.isfinite(safe_cholesky(np.ones((3, 3)) - 1e-16 * np.eye(3))).all())
+    True
+    """
+    try:
+        return linalg.cholesky(matrix, lower=True, check_finite=False)
+    except linalg.LinAlgError:
+        diagonal = np.diagonal(matrix).real
+        rest = matrix.shape[0] * np.finfo(np.float64).eps * float(diagonal.max())
+        return linalg.cholesky(matrix + rest * np.eye(len(matrix)), lower=True, check_finite=False)
 
 
 def columns(problem: Problem) -> np.ndarray:

@@ -264,11 +264,13 @@ def _fault(operator: Operator, dtype: Any) -> str:
 def learn_noise(problem: Problem, keeper: Keeper, progress: bool = False, stage: str = "noise") -> Learned:
     """Find the noise variance from data that are held out of a fit, or of several in turn."""
     parts = held_out_parts(problem.n_rows, keeper.rng)
-    found = []
+    found: list[float] = []
     power = float(np.vdot(problem.y, problem.y).real) / problem.y.size
     for number, rows in enumerate(parts, 1):
         title = "noise" if len(parts) == 1 else f"noise {number}/{len(parts)}"
-        for turn, start in enumerate(STARTS):
+        # Where the noise is known from other parts already, that is a good place to start.
+        starts = (found[-1] / power, *STARTS) if found and found[-1] < NOTHING_FOUND * power else STARTS
+        for turn, start in enumerate(starts):
             seen, rule = split(problem, rows, start)
             method, _ = choose_method(seen)
             with progress_bar(progress, method.default_max_iter, method.default_tol, title) as bar:
@@ -284,11 +286,14 @@ def learn_noise(problem: Problem, keeper: Keeper, progress: bool = False, stage:
                     noise=rule,
                 )
             problem.phi.products += seen.phi.products
+            noise_var = outcome.problem.noise_var
             if outcome.status.code is StatusCode.FAILED:
                 warnings.warn(f"learning the noise: {outcome.status}", ConvergenceWarning, stacklevel=5)
-            if outcome.problem.noise_var < NOTHING_FOUND * power:
+            elif not outcome.status.converged:  # it may never have been allowed to rise
+                noise_var = max(noise_var, rule(outcome.problem, outcome.state, True))
+            if noise_var < NOTHING_FOUND * power:
                 break
-        found.append(outcome.problem.noise_var)
+        found.append(noise_var)
     count = sum(rows.size for rows in parts)
     turns = "" if len(parts) == 1 else f", {len(parts)} parts in turn"
     # The median, since a fit of one part may miss the signal.
@@ -303,7 +308,8 @@ def _kept_run(
     if outcome is None:
         record, keep = keeper.record(stage, method), keeper.keep(stage, method)
         outcome = run(problem, method, state, rng=keeper.rng, record=record, keep=keep, **arguments)
-        keeper.finish(stage, outcome, whole=stage.endswith("fit"))
+        # Of a stage that learned the noise nothing but that is needed, if it did.
+        keeper.finish(stage, outcome, whole=stage.endswith("fit") or not outcome.status.converged)
     return outcome
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from scipy import linalg
 
 from cofem.inference.base import ExpectationMaximisation, Info, Moments, State
-from cofem.inference.em import as_mean, columns
+from cofem.inference.em import as_mean, columns, safe_cholesky
 from cofem.inference.evidence import log_evidence
 from cofem.inference.problem import Problem
 
@@ -60,7 +60,7 @@ class IRLS(ExpectationMaximisation):
         phi, g = problem.dense, 1 / alpha.astype(np.float64)
         covariance = (phi * g) @ phi.conj().T
         covariance[np.diag_indices_from(covariance)] += problem.noise_var
-        factor = linalg.cholesky(covariance, lower=True, overwrite_a=True, check_finite=False)
+        factor = safe_cholesky(covariance)
         white_y = linalg.solve_triangular(factor, columns(problem), lower=True, check_finite=False)
         white_phi = linalg.solve_triangular(factor, phi, lower=True, check_finite=False)
         mean = g[:, None] * (white_phi.conj().T @ white_y)

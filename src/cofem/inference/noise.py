@@ -85,6 +85,8 @@ class FromHeldOut:
         # Rows that were not fitted are in no special relation to Sigma, so its diagonal is enough.
         spread = float(np.vdot(state.variance, self.energy)) / self.y.shape[-1]
         found = error - min(spread, MOST_SPREAD * error)
+        # Predictions that are worse than none say nothing about the noise.
+        found = min(found, float(np.mean(squared_modulus(self.y), dtype=float)))
         # A fit that has not found the signal yet takes it for noise, and would then never find it.
         return found if settled else min(found, problem.noise_var)
 

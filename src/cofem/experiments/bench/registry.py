@@ -13,6 +13,7 @@ from cofem.experiments.bench.memory import Memory
 from cofem.experiments.bench.noise import LearnedNoise
 from cofem.experiments.bench.priors import Priors
 from cofem.experiments.bench.profile import Profile
+from cofem.experiments.bench.regression import Regression
 from cofem.experiments.bench.scaling import Scaling
 from cofem.experiments.bench.spgl1 import SPGL1
 from cofem.experiments.bench.success import Success
@@ -30,6 +31,7 @@ BENCHMARKS: dict[str, Study] = {
         SPGL1(),
         Success(),
         Kinds(),
+        Regression(),
         LearnedNoise(),
         Coverage(),
         Priors(),
