@@ -4,8 +4,11 @@ Numerical code asks for ``xp = namespace(x)`` and writes against the array API s
 any array library that follows it.
 """
 
+import math
+import sys
 from collections.abc import Callable
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
 
 import array_api_compat
 import numpy as np
@@ -101,6 +104,8 @@ def multiply_into(out: Array, a: Array, b: Array) -> None:
     """Write ``a * b`` into `out`, without a temporary where the library can."""
     if isinstance(out, np.ndarray):
         np.multiply(a, b, out=out)
+    elif is_torch(out):
+        sys.modules["torch"].mul(a, b, out=out)
     else:
         out[...] = a * b
 
@@ -127,11 +132,170 @@ def by_parts(apply: Callable[[Array], Array], x: Array) -> Array:
     return parts[0, ...] + 1j * parts[1, ...]
 
 
+def is_foreign(x: Any) -> bool:
+    """Tell whether ``x`` is an array of another library than NumPy."""
+    return not isinstance(x, np.ndarray | np.generic) and array_api_compat.is_array_api_obj(x)
+
+
+def is_torch(x: Array) -> bool:
+    """Tell whether ``x`` is a PyTorch tensor."""
+    return not isinstance(x, np.ndarray) and array_api_compat.is_torch_array(x)
+
+
 def on_device_of(x: Array, values: np.ndarray) -> Array:
     """Return the NumPy array ``values`` as an array of the library and on the device of ``x``."""
     if isinstance(x, np.ndarray):
         return values
+    if not values.flags.writeable or min(values.strides, default=0) < 0:
+        values = values.copy()  # PyTorch takes neither
     return namespace(x).asarray(values, device=array_api_compat.device(x))
+
+
+def to_numpy(x: Any) -> np.ndarray:
+    """Return ``x``, an array of any library and device or a sequence, as a NumPy array."""
+    if isinstance(x, np.ndarray) or not array_api_compat.is_array_api_obj(x):
+        return np.asarray(x)
+    if is_torch(x):
+        return x.detach().resolve_conj().resolve_neg().cpu().numpy()
+    main = namespace(x).__array_namespace_info__().default_device()
+    return np.asarray(array_api_compat.to_device(x, main))
+
+
+class Moved:
+    """Numbers that an operator stores, and their copies where its inputs are, made once each.
+
+    Parameters
+    ----------
+    values : array
+        If a NumPy array, it is copied to the library and device of whatever it is needed for; an array of
+        another library stays where it is.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> Moved(np.ones(2)).like(np.zeros(3))
+    array([1., 1.])
+    """
+
+    def __init__(self, values: Array) -> None:
+        self.values = values
+        self._copies: dict[Any, Array] = {}
+
+    def like(self, x: Array) -> Array:
+        """Return the numbers where ``x`` is."""
+        if isinstance(self.values, np.ndarray):
+            if isinstance(x, np.ndarray):
+                return self.values
+            place = (type(x), array_api_compat.device(x))
+            if place not in self._copies:
+                self._copies[place] = on_device_of(x, self.values)
+            return self._copies[place]
+        check_same_place(x, self.values, "the operator's numbers")
+        return self.values
+
+
+def place(x: Array) -> str:
+    """Say in words what library an array is of and where it is.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> place(np.ones(2))
+    'numpy.ndarray on cpu'
+    """
+    return f"{type(x).__module__}.{type(x).__qualname__} on {array_api_compat.device(x)}"
+
+
+def check_same_place(x: Array, other: Array, name: str) -> None:
+    """Raise ``TypeError`` unless both arrays are of one library and on one device."""
+    if namespace(x) is not namespace(other) or array_api_compat.device(x) != array_api_compat.device(other):
+        raise TypeError(f"{name} are {place(other)}, but the data are {place(x)}; move one to the other")
+
+
+def number_like(x: Array, value: float) -> Any:
+    """Return a number in the type of ``x`` and where it is, to go into functions of two arrays with it."""
+    if isinstance(x, np.ndarray):
+        return x.dtype.type(value)
+    return namespace(x).asarray(value, dtype=x.dtype, device=array_api_compat.device(x))
+
+
+def total(x: Array) -> float:
+    """Return the sum of a real array, added up in double precision."""
+    xp = namespace(x)
+    return float(xp.sum(x, dtype=xp.float64))
+
+
+def average(x: Array) -> float:
+    """Return the mean of a real array, added up in double precision."""
+    return float(np.mean(x, dtype=float)) if isinstance(x, np.ndarray) else total(x) / size(x)
+
+
+def inner(a: Array, b: Array) -> float:
+    """Return the real part of the inner product of two arrays of one shape.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> inner(np.array([1j, 1.0]), np.array([1j, 2.0]))
+    3.0
+    """
+    if isinstance(a, np.ndarray):
+        return float(np.vdot(a, b).real)
+    xp = namespace(a)
+    return float(xp.real(vdot(xp.reshape(a, (-1,)), xp.reshape(b, (-1,)))))
+
+
+def vdot(a: Array, b: Array) -> Array:
+    """Return the inner product of two vectors, conjugated in the first, as an array without axes."""
+    # The wrapper's vecdot is a product of matrices in PyTorch, several times slower.
+    return sys.modules["torch"].vdot(a, b) if is_torch(a) else namespace(a).vecdot(a, b)
+
+
+def reciprocal(x: Array) -> Array:
+    """Return ``1 / x``; PyTorch's own division of a number by a tensor goes over memory twice."""
+    return sys.modules["torch"].reciprocal(x) if is_torch(x) else 1 / x
+
+
+def norm(x: Array) -> float:
+    """Return the Euclidean norm of all entries."""
+    return float(np.linalg.norm(x) if isinstance(x, np.ndarray) else namespace(x).linalg.vector_norm(x))
+
+
+def size(x: Array) -> int:
+    """Return the number of entries (a method, not a number, in PyTorch)."""
+    return math.prod(x.shape)
+
+
+def transposed(x: Array) -> Array:
+    """Return a vector as it is, and a matrix transposed."""
+    return x if x.ndim == 1 else x.T
+
+
+def as_rows(x: Array) -> Array:
+    """Return a vector as a matrix of one row, and a matrix as it is."""
+    return x if x.ndim == 2 else x[None, :]
+
+
+def take(x: Array, indices: np.ndarray, axis: int) -> Array:
+    """Return entries of ``x`` along an axis; ``indices`` is a NumPy array wherever ``x`` is."""
+    return namespace(x).take(x, on_device_of(x, indices), axis=axis)
+
+
+Function = TypeVar("Function", bound=Callable)
+
+
+def without_gradients(function: Function) -> Function:
+    """Make PyTorch, where it is in use, record nothing for derivatives inside of a function."""
+
+    @wraps(function)
+    def wrapped(*arguments: Any, **named: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is None or not hasattr(torch, "no_grad"):
+            return function(*arguments, **named)
+        with torch.no_grad():
+            return function(*arguments, **named)
+
+    return wrapped  # type: ignore[return-value]
 
 
 def require_numpy(x: Array, user: str) -> None:
@@ -159,7 +323,7 @@ def as_shape(shape: Any, name: str = "shape") -> tuple[int, ...]:
 
 def as_indices(indices: Any, length: int, name: str) -> np.ndarray:
     """Return ``indices`` as a one-dimensional integer array with values from 0 to ``length - 1``."""
-    found = np.asarray(indices)
+    found = to_numpy(indices)
     if found.ndim != 1 or found.size == 0 or found.dtype.kind not in "iu":
         raise ValueError(
             f"{name} must be a non-empty one-dimensional sequence of integers, "

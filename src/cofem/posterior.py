@@ -12,9 +12,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import array_api_compat
 import numpy as np
 from scipy.special import ndtri
 
+from cofem._arrays import (
+    as_rows,
+    conj,
+    in_precision,
+    inner,
+    is_complex,
+    namespace,
+    on_device_of,
+    precision_of,
+    size,
+    squared_modulus,
+    take,
+    to_numpy,
+    total,
+    transposed,
+    without_gradients,
+)
 from cofem.files import read_npz
 from cofem.linalg.lanczos import trace_of_function
 from cofem.linalg.system import PosteriorSystem, Solution, choose_form, columns_at_once
@@ -42,10 +60,11 @@ class Posterior:
 
     Attributes
     ----------
-    mean, variance : ndarrays of shape (D,), or (D, L) for L tasks
+    mean, variance : arrays of shape (D,), or (D, L) for L tasks
+        Of the library of the data, on their device, as all arrays here.
         Posterior mean and marginal variances: exact for `em` and `irls`, estimated for the others.
         For complex coefficients the variance is that of ``|z - mean|``.
-    alpha : ndarray of shape (D,), or (D, L) for tasks that share nothing
+    alpha : array of shape (D,), or (D, L) for tasks that share nothing
         Prior precisions that mean and variance belong to.
     noise_std : float, or ndarray of shape (L,) for tasks that share nothing
         Standard deviation of the noise, given or learned (where a datum has the weight 1).
@@ -60,7 +79,7 @@ class Posterior:
         of the task with most steps.
     operator : Operator or None
         The dictionary; None after `cofem.load` without one, and for tasks with dictionaries of their own.
-    y : ndarray of shape (N,) or (N, L)
+    y : array of shape (N,) or (N, L)
         The data; None for tasks with dictionaries of their own.
     weights : ndarray of shape (N,) or None
         What each datum was multiplied by to make the noise equal.
@@ -127,7 +146,7 @@ class Posterior:
     @property
     def std(self) -> Array:
         """Posterior standard deviations, of the shape of `mean`."""
-        return np.sqrt(self.variance)
+        return namespace(self.variance).sqrt(self.variance)
 
     @property
     def converged(self) -> bool:
@@ -141,11 +160,12 @@ class Posterior:
 
     def __repr__(self) -> str:
         return (
-            f"Posterior({self.mean.shape[0]} coefficients, {self.support().size} in the support, "
+            f"Posterior({self.mean.shape[0]} coefficients, {self.support().shape[0]} in the support, "
             f"method={self.method!r}, {self.n_iter} steps, {self.status.code.value})"
         )
 
-    def support(self, level: float = 0.95) -> np.ndarray:
+    @without_gradients
+    def support(self, level: float = 0.95) -> Array:
         """Find the coefficients that are all non-zero with probability at least `level`.
 
         A coefficient counts when its credible region at probability ``1 - (1 - level) / D`` (an
@@ -158,7 +178,8 @@ class Posterior:
         level : float in (0, 1)
             Joint probability under the posterior.
         """
-        tail = (1 - _check_level(level)) / self.mean.size
+        tail = (1 - _check_level(level)) / size(self.mean)
+        xp = namespace(self.mean)
         if self.tasks is not None and self.gaussian is None and any(t.gaussian for t in self.tasks):
             found = [task.support(level) for task in self.tasks]
             return np.unique(np.concatenate(found))
@@ -167,9 +188,9 @@ class Posterior:
             variance = variance if mean.ndim == 1 else variance[:, None]
             away = mean > -ndtri(tail) * np.sqrt(variance)
         else:
-            threshold = -np.log(tail) if np.iscomplexobj(self.mean) else ndtri(tail / 2) ** 2
-            away = np.abs(self.mean) ** 2 > threshold * self.variance
-        return np.flatnonzero(away if away.ndim == 1 else away.any(axis=1))
+            threshold = float(-np.log(tail) if is_complex(self.mean) else ndtri(tail / 2) ** 2)
+            away = xp.abs(self.mean) ** 2 > threshold * self.variance
+        return xp.nonzero(away if away.ndim == 1 else xp.any(away, axis=1))[0]
 
     def credible_interval(self, level: float = 0.95) -> tuple[Array, Array]:
         """Central interval of each coefficient that holds it with probability `level`.
@@ -183,18 +204,19 @@ class Posterior:
         _check_level(level)
         if self.n_tasks > 1:
             lower, upper = zip(*self._each("credible_interval", level), strict=True)
-            return np.stack(lower, axis=1), np.stack(upper, axis=1)
+            xp = namespace(self.mean)
+            return xp.stack(lower, axis=1), xp.stack(upper, axis=1)
         if self.gaussian is not None:
             tails = (0.5 - level / 2, 0.5 + level / 2)
             lower, upper = (rectified_quantile(tail, *self.gaussian) for tail in tails)
             return lower, upper
-        half = ndtri(0.5 + level / 2) * self.std
-        half = half.astype(self.variance.dtype, copy=False)
-        if np.iscomplexobj(self.mean):
-            half = half / np.sqrt(2) * (1 + 1j)
+        half = float(ndtri(0.5 + level / 2)) * self.std
+        if is_complex(self.mean):
+            half = half / float(np.sqrt(2)) * (1 + 1j)
         return self.mean - half, self.mean + half
 
-    def sample(self, n: int = 1, rng: int | np.random.Generator | None = None) -> np.ndarray:
+    @without_gradients
+    def sample(self, n: int = 1, rng: int | np.random.Generator | None = None) -> Array:
         """Draw from the posterior ``N(mu, Sigma)`` at the learned precisions, matrix-free.
 
         Each draw perturbs prior and data and solves one linear system (Papandreou and Yuille 2010);
@@ -209,26 +231,27 @@ class Posterior:
 
         Returns
         -------
-        ndarray of shape (n, D), or (n, D, L) for L tasks
+        array of shape (n, D), or (n, D, L) for L tasks
             With ``nonnegative=True``, draws from the truncated marginals, independent of each other.
         """
         if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
             raise ValueError(f"n must be a positive integer, got {n!r}")
         generator = np.random.default_rng(rng)
         if self.mean.ndim > 1:
-            return np.stack(self._each("sample", n, generator), axis=-1)
+            return namespace(self.mean).stack(self._each("sample", n, generator), axis=-1)
         if self.gaussian is not None:
             return rectified_draws(*self.gaussian, int(n), generator)
-        system, y = self._system(), self._white_y()
+        system, y, xp = self._system(), self._white_y(), namespace(self.mean)
         draws = []
-        for size in _batches(int(n)):
-            prior = self._noise((size, self.mean.size), generator) * np.sqrt(system.g)
-            noise = self._noise((size, y.size), generator) * self.noise_std
+        for count in _batches(int(n)):
+            prior = self._noise((count, self.mean.shape[0]), generator) * xp.sqrt(system.g)
+            noise = self._noise((count, y.shape[0]), generator) * self.noise_std
             solution = _solve(system, v=y - system.phi.forward(prior) - noise)
-            draws.append((prior + solution.x).astype(self.mean.dtype))
-        return np.concatenate(draws)
+            draws.append(xp.astype(prior + solution.x, self.mean.dtype))
+        return xp.concat(draws)
 
-    def covariance(self, indices: Any) -> np.ndarray:
+    @without_gradients
+    def covariance(self, indices: Any) -> Array:
         """Posterior covariance of some coefficients: one linear system for each.
 
         Parameters
@@ -238,7 +261,7 @@ class Posterior:
 
         Returns
         -------
-        ndarray of shape (k, k)
+        array of shape (k, k)
             ``E[(z_i - mu_i) conj(z_j - mu_j)]``; tasks with one dictionary and shared precisions have it in
             common, others have shape (k, k, L).
         """
@@ -247,24 +270,25 @@ class Posterior:
                 "covariance is not known with nonnegative=True, where marginals are; use variance"
             )
         if self.tasks is not None:
-            return np.stack(self._each("covariance", indices), axis=-1)
-        chosen = np.atleast_1d(np.asarray(indices))
+            return namespace(self.mean).stack(self._each("covariance", indices), axis=-1)
+        chosen = np.atleast_1d(to_numpy(indices))
         if chosen.dtype.kind not in "iu" or chosen.ndim != 1 or chosen.size == 0:
             raise TypeError(f"indices must be a sequence of integers, got {indices!r}")
-        size = self.mean.shape[0]
-        if (chosen < -size).any() or (chosen >= size).any():
-            raise ValueError(f"indices must lie within the {size} coefficients, got {indices!r}")
-        chosen = chosen % size
+        n_columns = self.mean.shape[0]
+        if (chosen < -n_columns).any() or (chosen >= n_columns).any():
+            raise ValueError(f"indices must lie within the {n_columns} coefficients, got {indices!r}")
+        chosen = chosen % n_columns
         system = self._system()
         rows, start = [], 0
         for count in _batches(chosen.size):
-            unit = np.zeros((count, size), self._solve_dtype)
+            unit = np.zeros((count, n_columns), self._solve_dtype)
             unit[np.arange(count), chosen[start : start + count]] = 1
-            rows.append(_solve(system, b=unit).x[:, chosen])
+            rows.append(take(_solve(system, b=on_device_of(self.mean, unit)).x, chosen, axis=1))
             start += count
-        covariance = np.concatenate(rows).T
-        return 0.5 * (covariance + covariance.conj().T)
+        covariance = namespace(self.mean).concat(rows).T
+        return 0.5 * (covariance + conj(covariance).T)
 
+    @without_gradients
     def predict(
         self, Phi_new: Any = None, *, return_std: bool = False, include_noise: bool = True, rng: Any = None
     ) -> Any:
@@ -284,17 +308,18 @@ class Posterior:
 
         Returns
         -------
-        mean : ndarray of shape (M,), or (M, L) for L tasks
-        std : ndarray of the same shape, if `return_std`
+        mean : array of shape (M,), or (M, L) for L tasks
+        std : array of the same shape, if `return_std`
         """
+        xp = namespace(self.mean)
         if self.mean.ndim > 1:
             each = self._each("predict", Phi_new, return_std=return_std, include_noise=include_noise, rng=rng)
             if not return_std:
-                return np.stack(each, axis=1)
-            return tuple(np.stack(parts, axis=1) for parts in zip(*each, strict=True))
+                return xp.stack(each, axis=1)
+            return tuple(xp.stack(parts, axis=1) for parts in zip(*each, strict=True))
         new = self._need_operator("predict") if Phi_new is None else as_operator(Phi_new)
-        if new.shape[1] != self.mean.size:
-            raise ValueError(f"Phi_new must have {self.mean.size} columns, got shape {new.shape}")
+        if new.shape[1] != self.mean.shape[0]:
+            raise ValueError(f"Phi_new must have {self.mean.shape[0]} columns, got shape {new.shape}")
         mean = new.forward(self.mean)
         if not return_std:
             return mean
@@ -302,18 +327,20 @@ class Posterior:
         if n_new <= 256 and self.gaussian is None:
             system, parts = self._system(), []
             for block in np.array_split(np.eye(n_new, dtype=self._solve_dtype), -(-n_new // SOLVE_BATCH)):
-                rows = new.adjoint(block)
-                parts.append(np.einsum("ij,ij->i", rows.conj(), _solve(system, b=rows).x).real)
-            variance = np.concatenate(parts)
+                rows = in_precision(new.adjoint(on_device_of(self.mean, block)), "float64")
+                parts.append(xp.real(xp.sum(conj(rows) * _solve(system, b=rows).x, axis=-1)))
+            variance = xp.concat(parts)
         else:
-            generator, total = np.random.default_rng(rng), np.zeros(n_new)
-            for size in _batches(128):
-                total += np.sum(np.abs(new.forward(self.sample(size, generator)) - mean) ** 2, axis=0)
-            variance = total / 128
+            generator, power = np.random.default_rng(rng), on_device_of(self.mean, np.zeros(n_new))
+            for count in _batches(128):
+                misfit = new.forward(self.sample(count, generator)) - mean
+                power += xp.sum(squared_modulus(misfit), axis=0)
+            variance = power / 128
         if include_noise:
             variance = variance + self.noise_std**2
-        return mean, np.sqrt(variance).astype(self.variance.dtype)
+        return mean, xp.astype(xp.sqrt(variance), self.variance.dtype)
 
+    @without_gradients
     def log_evidence(self, vectors: int = 16, steps: int = 120, rng: Any = 0) -> LogEvidence:
         """Log of ``p(y | alpha, noise_std)``, to compare models of the same data.
 
@@ -347,19 +374,20 @@ class Posterior:
             spread = float(np.sqrt(sum(part.standard_error**2 for part in each)))
             return LogEvidence(sum(part.value for part in each), spread)
         system = self._system()
-        log_det, error = log_determinant(system, self._solve_dtype, vectors, steps, generator)
-        y = np.atleast_2d(self._white_y())
+        like = self._noise((1, 1), np.random.default_rng(0))
+        log_det, error = log_determinant(system, like, vectors, steps, generator)
+        y = in_precision(as_rows(self._white_y()), "float64")
         mean = _solve(system, v=y).x
         # y^H C^-1 y as the least of ||y - Phi z||^2 / noise_var + z^H diag(alpha) z, whose error is of
         # second order in that of the mean.
         misfit = y - system.phi.forward(mean)
-        quadratic = float(np.vdot(misfit, misfit).real) / system.noise_var
-        quadratic += float(np.sum(np.abs(mean) ** 2 / system.g))
-        n = y.size
-        factor, constant = (1.0, np.log(np.pi)) if np.iscomplexobj(y) else (0.5, np.log(2 * np.pi))
+        quadratic = inner(misfit, misfit) / system.noise_var
+        quadratic += total(squared_modulus(mean) / system.g)
+        n = size(y)
+        factor, constant = (1.0, np.log(np.pi)) if is_complex(y) else (0.5, np.log(2 * np.pi))
         value = -factor * (n * constant + y.shape[0] * log_det + quadratic)
         if self.weights is not None:  # the density of y itself, not of the weighted data
-            value += 2 * factor * y.shape[0] * float(np.sum(np.log(self.weights)))
+            value += 2 * factor * y.shape[0] * total(namespace(y).log(self.weights))
         return LogEvidence(float(value), factor * y.shape[0] * error)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -398,11 +426,11 @@ class Posterior:
         if self.gaussian is not None:
             arrays |= {"gaussian_mean": self.gaussian[0], "gaussian_variance": self.gaussian[1]}
         arrays |= {f"history_{name}": values for name, values in self.history.items()}
-        return header, {name: values for name, values in arrays.items() if values is not None}
+        return header, {name: to_numpy(values) for name, values in arrays.items() if values is not None}
 
     @property
     def _solve_dtype(self) -> Any:
-        return np.complex128 if np.iscomplexobj(self.mean) else np.float64
+        return np.complex128 if is_complex(self.mean) else np.float64
 
     def _need_operator(self, what: str) -> Operator:
         if self.operator is None:
@@ -413,34 +441,38 @@ class Posterior:
         """Set up the posterior's linear system, in double precision."""
         operator = self._need_operator("this").astype(np.float64)
         if self.weights is not None:
-            operator = Diagonal(self.weights.astype(np.float64)) @ operator
-        g = 1 / self.alpha.astype(np.float64)
+            operator = Diagonal(in_precision(self.weights, "float64")) @ operator
+        g = 1 / in_precision(self.alpha, "float64")
         form = choose_form(operator, g, self.noise_std**2, np.float64)
-        curvature = operator.norm**2 if operator.facts.row_gram is not None else operator.column_norms() ** 2
+        if operator.facts.row_gram is not None:
+            curvature: Any = operator.norm**2
+        else:
+            norms = operator.column_norms()
+            curvature = (on_device_of(g, norms) if isinstance(norms, np.ndarray) else norms) ** 2
         return PosteriorSystem(
             operator, g, self.noise_std**2, form, curvature, columns_at_once=columns_at_once(operator)
         )
 
     def _white_y(self) -> Array:
         """Return the data as the solver sees them, a row for each task."""
-        y = self.y.T
+        y = in_precision(transposed(self.y), "float64")
         return y if self.weights is None else y * self.weights
 
     def split(self, operators: Sequence[Operator]) -> Posterior:
         """Take the posterior of a block-diagonal dictionary apart into those of its tasks."""
-        size = operators[0].shape[1]
+        n_columns = operators[0].shape[1]
         ends = np.cumsum([operator.shape[0] for operator in operators])
         rows = [slice(end - op.shape[0], end) for end, op in zip(ends, operators, strict=True)]
         tasks = []
         for i, (operator, row) in enumerate(zip(operators, rows, strict=True)):
-            column = slice(i * size, (i + 1) * size)
+            column = slice(i * n_columns, (i + 1) * n_columns)
             tasks.append(
                 replace(
                     self,
                     mean=self.mean[column],
                     variance=self.variance[column],
                     alpha=self.alpha[column],
-                    operator=operator.astype(self.variance.dtype),
+                    operator=operator.astype(precision_of(self.variance)),
                     y=self.y[row],
                     weights=None if self.weights is None else self.weights[row],
                     gaussian=None
@@ -449,15 +481,15 @@ class Posterior:
                 )
             )
         return replace(
-            join_tasks(tasks), alpha=self.alpha[:size], noise_std=self.noise_std, history=self.history
+            join_tasks(tasks), alpha=self.alpha[:n_columns], noise_std=self.noise_std, history=self.history
         )
 
-    def _noise(self, shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
+    def _noise(self, shape: tuple[int, int], rng: np.random.Generator) -> Array:
         """Draw standard normal numbers, circular ones for complex coefficients."""
-        if not np.iscomplexobj(self.mean):
-            return rng.standard_normal(shape)
+        if not is_complex(self.mean):
+            return on_device_of(self.mean, rng.standard_normal(shape))
         parts = rng.standard_normal((2, *shape)) / np.sqrt(2)
-        return parts[0] + 1j * parts[1]
+        return on_device_of(self.mean, parts[0] + 1j * parts[1])
 
 
 class LogEvidence(NamedTuple):
@@ -472,31 +504,31 @@ EXACT_DETERMINANT = 512
 
 
 def log_determinant(
-    system: PosteriorSystem, dtype: Any, vectors: int, steps: int, rng: np.random.Generator
+    system: PosteriorSystem, like: Array, vectors: int, steps: int, rng: np.random.Generator
 ) -> tuple[float, float]:
-    """Return ``log det (noise_var I + Phi diag(g) Phi^H)`` and its standard error."""
+    """Return ``log det (noise_var I + Phi diag(g) Phi^H)`` and its standard error; vectors are as `like`."""
     n, d = system.phi.shape
-    root = np.sqrt(system.g)
+    xp = namespace(like)
+    root = xp.sqrt(system.g)
     if n <= d:
 
         def relative(w: Array) -> Array:
             """``C / noise_var``."""
             return w + system.phi.forward(system.g * system.phi.adjoint(w)) / system.noise_var
 
-        size = n
+        side = n
     else:
 
         def relative(w: Array) -> Array:
             """``I + G^1/2 Phi^H Phi G^1/2 / noise_var``, of the same determinant."""
             return w + root * system.phi.gram(root * w) / system.noise_var
 
-        size = d
-    if size <= EXACT_DETERMINANT:
-        value, error = float(np.linalg.slogdet(relative(np.eye(size, dtype=dtype)))[1]), 0.0
+        side = d
+    if side <= EXACT_DETERMINANT:
+        identity = xp.eye(side, dtype=like.dtype, device=array_api_compat.device(like))
+        value, error = float(xp.linalg.slogdet(relative(identity))[1]), 0.0
     else:
-        value, error = trace_of_function(
-            np.log, relative, np.zeros(1, dtype), size, steps=steps, vectors=vectors, rng=rng
-        )
+        value, error = trace_of_function(np.log, relative, like, side, steps=steps, vectors=vectors, rng=rng)
     return value + n * np.log(system.noise_var), error
 
 
@@ -505,16 +537,17 @@ def join_tasks(tasks: Sequence[Posterior]) -> Posterior:
     longest = max(tasks, key=lambda task: task.n_iter)
     worst = next((task.status for task in tasks if not task.converged), tasks[0].status)
     same = all(task.operator is tasks[0].operator for task in tasks)
+    xp = namespace(tasks[0].mean)
     return Posterior(
-        mean=np.stack([task.mean for task in tasks], axis=1),
-        variance=np.stack([task.variance for task in tasks], axis=1),
-        alpha=np.stack([task.alpha for task in tasks], axis=1),
+        mean=xp.stack([task.mean for task in tasks], axis=1),
+        variance=xp.stack([task.variance for task in tasks], axis=1),
+        alpha=xp.stack([task.alpha for task in tasks], axis=1),
         noise_std=np.array([task.noise_std for task in tasks]),
         method=tasks[0].method,
         status=worst,
         history=longest.history,
         operator=tasks[0].operator if same else None,
-        y=np.stack([task.y for task in tasks], axis=1) if same else None,
+        y=xp.stack([task.y for task in tasks], axis=1) if same else None,
         weights=tasks[0].weights if same else None,
         tasks=tuple(tasks),
     )
@@ -532,7 +565,8 @@ def load(path: str | os.PathLike[str], operator: Any = None) -> Posterior:
         The ``.npz`` file.
     operator : anything `cofem.as_operator` takes, optional
         The dictionary of the fit, or a list of them as in the fit; needed again for `sample`,
-        `covariance` and the like.
+        `covariance` and the like. The arrays of the posterior are NumPy's, or where the numbers of the
+        operator are if that is another library.
 
     Examples
     --------
@@ -566,12 +600,12 @@ def load(path: str | os.PathLike[str], operator: Any = None) -> Posterior:
 def _rebuild(header: dict[str, Any], contents: dict[str, np.ndarray], operator: Any) -> Posterior:
     """Make a posterior from what was saved."""
     tasks = []
-    for i, inner in enumerate(header.get("tasks", [])):
+    for i, part in enumerate(header.get("tasks", [])):
         prefix = f"task{i}_"
         parts = {
             name.removeprefix(prefix): values for name, values in contents.items() if name.startswith(prefix)
         }
-        tasks.append(_rebuild(inner, parts, operator[i] if isinstance(operator, list | tuple) else operator))
+        tasks.append(_rebuild(part, parts, operator[i] if isinstance(operator, list | tuple) else operator))
     y = contents["y"] if not tasks else contents.get("y")
     phi = None if operator is None or isinstance(operator, list | tuple) else as_operator(operator)
     if phi is not None and y is not None and phi.shape != (y.shape[0], contents["mean"].shape[0]):
@@ -579,6 +613,10 @@ def _rebuild(header: dict[str, Any], contents: dict[str, np.ndarray], operator: 
         raise ValueError(f"operator must have shape {wanted} as in the fit, got {phi.shape}")
     code, message, notes = header["status"]
     noise_std = header["noise_std"]
+    if phi is not None and phi.home is not None:
+        kept = {"mean", "variance", "alpha", "y", "weights"} & contents.keys()
+        contents = contents | {name: on_device_of(phi.home, contents[name]) for name in kept}
+        y = contents.get("y")
     gaussian = None
     if "gaussian_mean" in contents:
         gaussian = (contents["gaussian_mean"], contents["gaussian_variance"])

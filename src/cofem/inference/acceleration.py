@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
+from cofem._arrays import inner, namespace, norm
 
 Array = Any
 
@@ -52,21 +52,22 @@ def propose(alpha: Array, image: Array, gradient: Array, trail: Trail | None) ->
     trail : Trail or None
         What the last call returned.
     """
-    here, there = np.log(alpha), np.log(image)
+    xp = namespace(alpha)
+    here, there = xp.log(alpha), xp.log(image)
     if trail is None or trail.step is None:
         return image, Trail(start=here, step=there - here)
     r = trail.step
     v = there - here
     v -= r
-    size = float(np.linalg.norm(v))
-    a = min(LONGEST, max(1.0, float(np.linalg.norm(r)) / size)) if size > 0 else 1.0
+    size = norm(v)
+    a = min(LONGEST, max(1.0, norm(r) / size)) if size > 0 else 1.0
     if a == 1.0:
         return image, Trail()
     v *= a * a
     v += (2 * a) * r
     v += trail.start
     leap = v - here
-    return np.exp(v), Trail(leap=leap, plain=image, slope=float(np.vdot(gradient, leap)))
+    return xp.exp(v), Trail(leap=leap, plain=image, slope=inner(gradient, leap))
 
 
 def overshot(gradient: Array, trail: Trail) -> bool:
@@ -75,7 +76,7 @@ def overshot(gradient: Array, trail: Trail) -> bool:
     The derivative comes from moments that are there anyway; the evidence itself would need a
     determinant.
     """
-    return trail.leap is not None and trail.slope + float(np.vdot(gradient, trail.leap)) < 0
+    return trail.leap is not None and trail.slope + inner(gradient, trail.leap) < 0
 
 
 def evidence_gradient(alpha: Array, second_moment: Array) -> Array:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from cofem._arrays import namespace, number_like, place
 from cofem._memory import available_bytes, describe_bytes
 from cofem.inference.acceleration import Trail, evidence_gradient, overshot, propose
 from cofem.inference.problem import Problem
@@ -93,6 +94,8 @@ class Method(ABC):
     several_tasks: ClassVar[bool] = True
     #: Whether the prior and the non-negative constraint are the user's choice.
     any_prior: ClassVar[bool] = True
+    #: Whether it works on arrays of any library, where they are; else on NumPy's only.
+    any_array: ClassVar[bool] = False
     #: Outer steps when the user names none.
     default_max_iter: ClassVar[int] = 100
     #: Relative change of the mean at which it stops when the user names none.
@@ -114,6 +117,11 @@ class Method(ABC):
 
     def check(self, problem: Problem) -> None:
         """Refuse at the door what this method cannot do."""
+        if not self.any_array and not isinstance(problem.y, np.ndarray):
+            raise TypeError(
+                f"method='{self.name}' works on NumPy arrays only, but y or Phi is {place(problem.y)}; use "
+                "'cofem' or 'vi', or convert both to NumPy"
+            )
         if problem.is_complex and not self.complex_data:
             raise ValueError(
                 f"method='{self.name}' works on real data only, but y or Phi is complex; "
@@ -176,7 +184,7 @@ class ExpectationMaximisation(Method):
             if self.accelerates(state) and problem.prior.extrapolates:
                 gradient = evidence_gradient(state.alpha, second_moment)
                 alpha, trail = propose(state.alpha, alpha, gradient, state.trail)
-                alpha = np.minimum(alpha, alpha.dtype.type(problem.alpha_cap))
+                alpha = namespace(alpha).minimum(alpha, number_like(alpha, problem.alpha_cap))
             del second_moment
         new, info = self._moments_at(problem, alpha, state, trail, rng)
         if trail is None or trail.leap is None or info.end is StatusCode.FAILED:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
+from cofem._arrays import as_rows, namespace, reciprocal
 from cofem.inference.base import ExpectationMaximisation, Info, Moments, State
 from cofem.inference.problem import Problem
 from cofem.linalg.cg import CGResult
@@ -110,6 +111,7 @@ class CoFEM(ExpectationMaximisation):
     noise_continuation: float = 1.0  # type: ignore[misc]
 
     name: ClassVar[str] = "cofem"
+    any_array: ClassVar[bool] = True
     noise_tol: ClassVar[float] = 0.03
 
     def __post_init__(self) -> None:
@@ -176,7 +178,7 @@ class CoFEM(ExpectationMaximisation):
     def expectation(self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator) -> Moments:
         """Solve for the mean and for what the estimator needs in one batch."""
         estimator, carry = self.estimator(problem), state.carry or Carry()
-        g = 1 / alpha
+        g = reciprocal(alpha)
         setting = Setting(
             problem.phi,
             problem.phi.operator,
@@ -188,8 +190,9 @@ class CoFEM(ExpectationMaximisation):
             state.variance,
         )
         wanted = estimator.columns(setting, carry.diagonal, rng)
-        y, n_tasks = np.atleast_2d(problem.y), problem.n_tasks
-        v = y if wanted.v is None else np.concatenate([y, wanted.v])
+        y, n_tasks = as_rows(problem.y), problem.n_tasks
+        xp = namespace(y)
+        v = y if wanted.v is None else xp.concat([y, wanted.v])
         n_probes = v.shape[0] - n_tasks + (0 if wanted.b is None else wanted.b.shape[0])
         system = self._system(problem, g, carry.steps)
         each = self.stop == "each"
@@ -203,13 +206,13 @@ class CoFEM(ExpectationMaximisation):
         )
         if solution.cg.broken.any():
             return Moments(None, None, info=Info(end=StatusCode.FAILED, message=BROKEN))
-        mean = solution.x[:n_tasks].reshape(*problem.y.shape[:-1], -1)
+        mean = xp.reshape(solution.x[:n_tasks, :], (*problem.y.shape[:-1], -1))
         if n_probes:
-            mean = mean.copy()  # the solutions for the probes need not stay
-        estimate = estimator.estimate(setting, carry.diagonal, wanted, solution.x[n_tasks:])
+            mean = xp.asarray(mean, copy=True)  # the solutions for the probes need not stay
+        estimate = estimator.estimate(setting, carry.diagonal, wanted, solution.x[n_tasks:, :])
         iterations = int(solution.cg.iterations.max())
         new_carry = Carry(
-            None if solution.dual is None else solution.dual[:n_tasks],
+            None if solution.dual is None else solution.dual[:n_tasks, :],
             remember_steps(carry.steps, system.form, iterations),
             estimate.carry,
             estimator.quiet(estimate.carry),
@@ -230,7 +233,7 @@ class CoFEM(ExpectationMaximisation):
             return state, Info()
         system = self._system(problem, 1 / state.alpha, state.carry.steps)
         solution = system.solve(
-            np.atleast_2d(problem.y),
+            as_rows(problem.y),
             tol=FINAL_TOL,
             max_iter=self.cg_iterations,
             norm="posterior",
@@ -238,7 +241,7 @@ class CoFEM(ExpectationMaximisation):
         )
         if solution.cg.broken.any():
             return state, Info(trouble=BROKEN)
-        mean = solution.x.reshape(state.mean.shape)
+        mean = namespace(solution.x).reshape(solution.x, state.mean.shape)
         return replace(state, mean=mean), Info(trouble=_trouble(solution.cg))
 
     def _start(self, system: PosteriorSystem, state: State, alpha: Array) -> dict[str, Array]:
@@ -251,7 +254,7 @@ class CoFEM(ExpectationMaximisation):
             return {}
         if system.form == "dual":
             return {"dual0": state.carry.dual}
-        return {"x0": np.atleast_2d(state.mean / (1 + state.variance * (alpha - state.alpha)))}
+        return {"x0": as_rows(state.mean / (1 + state.variance * (alpha - state.alpha)))}
 
     def _system(self, problem: Problem, g: Array, steps: dict[Form, float]) -> PosteriorSystem:
         form: Form

@@ -9,6 +9,17 @@ from typing import Any
 
 import numpy as np
 
+from cofem._arrays import (
+    as_array,
+    in_precision,
+    inner,
+    namespace,
+    on_device_of,
+    size,
+    to_numpy,
+    transposed,
+    without_gradients,
+)
 from cofem.inference.base import Method, State
 from cofem.inference.checkpoint import Keeper, marks_of
 from cofem.inference.loop import Callback, FitInterrupted, Outcome, run
@@ -33,6 +44,7 @@ from cofem.priors.rectified import rectified_moments
 from cofem.status import ConvergenceWarning, Status, StatusCode
 
 
+@without_gradients
 def fit(
     Phi: Any,
     y: Any,
@@ -64,7 +76,8 @@ def fit(
         task; they may differ in N.
     y : array of shape (N,) or (N, L)
         The data, real or complex. Structured operators work in the precision of y. L columns are L tasks:
-        each by itself, unless the prior joins them (`cofem.MultiTask`).
+        each by itself, unless the prior joins them (`cofem.MultiTask`). A PyTorch tensor, or an array of
+        another library, stays on its device, and so does the posterior; see `docs/torch.md`.
     noise_std : "learn", float or array of shape (N,)
         Standard deviation of the noise (for complex data, of ``|noise|``), of all data or of each. By default
         it is learned from data that are held out; see `docs/noise.md`.
@@ -148,12 +161,12 @@ def _fit_all(Phi: Any, y: Any, noise_std: Any, sample_weight: Any, settings: _Se
     """Fit all tasks, together or one after the other."""
     if isinstance(Phi, list | tuple) and isinstance(y, list | tuple) and _are_tasks(Phi):
         return _fit_different(Phi, y, noise_std, sample_weight, settings)
-    data = np.asarray(y)
+    data = as_array(y)
     if data.ndim == 2 and not settings.prior.joins_tasks and data.shape[1] > 0:
         operator = as_operator(Phi)
         tasks = [
             _fit_one(operator, column, noise_std, sample_weight, settings, i)
-            for i, column in enumerate(np.ascontiguousarray(data.T))
+            for i, column in enumerate(data[:, i] for i in range(data.shape[1]))
         ]
         return join_tasks(tasks)
     return _fit_one(Phi, data if data.ndim == 2 else y, noise_std, sample_weight, settings)
@@ -209,7 +222,7 @@ def _fit_one(
     start = _check_alpha_init(
         chosen.alpha_init if settings.alpha_init is None else settings.alpha_init, problem
     )
-    settings.keeper.belongs(task, lambda: marks_of(problem, ready.noise, settings.marks()))
+    settings.keeper.belongs(task, problem.y, lambda: marks_of(problem, ready.noise, settings.marks()))
     notes: tuple[str, ...] = (why,) if why else ()
     if getattr(ready.operator, "one_by_one", False):
         notes += (
@@ -222,7 +235,7 @@ def _fit_one(
     if ready.noise.std is None:
         if problem.n_rows >= ENOUGH_DATA * problem.n_columns and chosen.any_prior:
             rule = FromEvidence()
-            power = float(np.vdot(problem.y, problem.y).real) / problem.y.size
+            power = inner(problem.y, problem.y) / size(problem.y)
             problem = problem.with_noise(0.1 * power or 1.0)
             notes += ("the noise was learned from the evidence, since data are plenty",)
         elif problem.n_rows < 2:
@@ -243,7 +256,7 @@ def _fit_one(
             interrupt.posterior = _posterior(ready, interrupt.outcome, chosen, interrupt.outcome.status)
         raise
     status = outcome.status
-    fault = "" if status.code is StatusCode.FAILED else _fault(ready.operator, problem.y.dtype)
+    fault = "" if status.code is StatusCode.FAILED else _fault(ready.operator, problem)
     if fault:
         status = Status(StatusCode.FAILED, fault, status.notes)
     if outcome.doubtful or fault:
@@ -252,10 +265,12 @@ def _fit_one(
     return _posterior(ready, outcome, chosen, status)
 
 
-def _fault(operator: Operator, dtype: Any) -> str:
+def _fault(operator: Operator, problem: Problem) -> str:
     """Look at the operator once more after a fit, and say what is wrong with it by now; "" if nothing is."""
     try:
-        check_adjoint(operator, n_vectors=1, dtype=dtype)
+        real = np.dtype(problem.real_dtype)
+        dtype = np.result_type(real, np.complex64) if problem.is_complex else real
+        check_adjoint(operator, n_vectors=1, dtype=dtype, like=problem.y)
     except Exception as error:
         return f"Phi changed during the fit, so that the result is in doubt: {type(error).__name__}: {error}"
     return ""
@@ -265,7 +280,7 @@ def learn_noise(problem: Problem, keeper: Keeper, progress: bool = False, stage:
     """Find the noise variance from data that are held out of a fit, or of several in turn."""
     parts = held_out_parts(problem.n_rows, keeper.rng)
     found: list[float] = []
-    power = float(np.vdot(problem.y, problem.y).real) / problem.y.size
+    power = inner(problem.y, problem.y) / size(problem.y)
     for number, rows in enumerate(parts, 1):
         title = "noise" if len(parts) == 1 else f"noise {number}/{len(parts)}"
         # Where the noise is known from other parts already, that is a good place to start.
@@ -338,15 +353,16 @@ def _posterior(ready: Ready, outcome: Outcome, method: Method, status: Status) -
     mean, variance = state.mean, state.variance
     gaussian = None
     if problem.nonnegative:
-        gaussian = (units.apply(mean.T), units.apply(variance, 2))
+        gaussian = (units.apply(transposed(mean)), units.apply(variance, 2))
         mean, variance = rectified_moments(mean, variance)
-    mean, variance = units.apply(mean.T), units.apply(variance.T, 2)
+    mean, variance = units.apply(transposed(mean)), units.apply(transposed(variance), 2)
     if mean.ndim == 2 and variance.ndim == 1:
-        variance = np.repeat(variance[:, None], mean.shape[1], axis=1)
+        variance = namespace(variance).repeat(variance[:, None], mean.shape[1], axis=1)
     weights = ready.noise.weights
     y = problem.y * problem.units.data
     if weights is not None:
-        y = y / weights.astype(problem.real_dtype)
+        weights = on_device_of(y, weights)
+        y = y / in_precision(weights, problem.real_dtype.name)
     return Posterior(
         mean=mean,
         variance=variance,
@@ -356,7 +372,7 @@ def _posterior(ready: Ready, outcome: Outcome, method: Method, status: Status) -
         status=status,
         history=outcome.history,
         operator=ready.operator,
-        y=y.T,
+        y=transposed(y),
         weights=weights,
         gaussian=gaussian,
     )
@@ -377,10 +393,10 @@ def _fit_different(
     columns = {operator.shape[1] for operator in operators}
     if len(columns) > 1:
         raise ValueError(f"Phi must hold dictionaries with as many columns each, got {sorted(columns)}")
-    data = [np.asarray(y) for y in ys]
+    data = [as_array(y) for y in ys]
     for i, (operator, part) in enumerate(zip(operators, data, strict=True)):
-        if part.shape != (operator.shape[0],):
-            raise ValueError(f"y[{i}] must have shape ({operator.shape[0]},), got {part.shape}")
+        if tuple(part.shape) != (operator.shape[0],):
+            raise ValueError(f"y[{i}] must have shape ({operator.shape[0]},), got {tuple(part.shape)}")
     if not settings.prior.joins_tasks:
         if sample_weight is not None or not isinstance(noise_std, str | float | int):
             raise ValueError("noise of each datum is not known for lists of tasks that share nothing")
@@ -403,7 +419,8 @@ def _fit_different(
         settings.callback,
         settings.progress,
     )
-    whole = _fit_one(block_diag(operators), np.concatenate(data), noise_std, sample_weight, joint)
+    together = namespace(*data).concat(data)
+    whole = _fit_one(block_diag(operators), together, noise_std, sample_weight, joint)
     return whole.split(operators)
 
 
@@ -442,7 +459,7 @@ def _check_tol(tol: Any) -> float:
 def _check_alpha_init(alpha_init: Any, problem: Problem) -> Any:
     if alpha_init is None:
         return None
-    alpha = np.asarray(alpha_init)
+    alpha = to_numpy(alpha_init)
     if alpha.dtype.kind not in "uif":
         raise TypeError(f"alpha_init must be real numbers, got {alpha_init!r}")
     if alpha.shape not in ((), (problem.n_columns,)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cofem._arrays import as_rows, inner, namespace, transposed
 from cofem.inference.base import Info, Method, State
 from cofem.inference.noise import NoiseRule, least_noise
 from cofem.inference.problem import Problem
@@ -45,7 +47,8 @@ class Snapshot:
     @property
     def mean(self) -> Array:
         """Posterior mean, shape (D,), or (D, L) for L tasks."""
-        return self._problem.units.apply(self._problem.point(self._state.mean, self._state.variance).T)
+        point = self._problem.point(self._state.mean, self._state.variance)
+        return self._problem.units.apply(transposed(point))
 
     @property
     def variance(self) -> Array:
@@ -377,7 +380,7 @@ def _change(problem: Problem, new: State, old: State) -> tuple[float, float]:
 
 def _tolerance(problem: Problem, method: Method, size: float) -> float:
     """Relative change at which to stop: the method's own, or a small part of the noise if that is more."""
-    noise = (problem.y.size * problem.noise_var) ** 0.5
+    noise = (math.prod(problem.y.shape) * problem.noise_var) ** 0.5
     # Where the mean is as small as the noise itself, the noise is no measure for it.
     return max(method.default_tol, min(method.noise_tol * noise / size, 1e-2) if size > 0 else 0.0)
 
@@ -396,17 +399,18 @@ def _spread_settled(problem: Problem, new: State, old: State) -> bool:
     Coefficients on their way to zero have long stopped to change the mean when they still blur predictions
     at rows that were not measured: ``sum_j theta_j s_j`` is N times the variance that they add there.
     """
-    spread, before = (float(np.sum(problem.column_energy * state.variance)) for state in (new, old))
+    spread, before = (inner(problem.column_energy, state.variance) for state in (new, old))
     small = spread <= SPREAD * problem.n_rows * problem.noise_var
     return small or abs(before - spread) <= SPREAD_CHANGE * spread
 
 
 def _norm(x: Array, column_energy: Array) -> float:
-    return float(np.sum(weighted_energy(np.atleast_2d(x), column_energy))) ** 0.5
+    return float(np.sum(weighted_energy(as_rows(x), column_energy))) ** 0.5
 
 
 def _is_finite(state: State) -> bool:
     # A sum is not finite as soon as one term is not, and needs no temporary array.
-    return state.mean is not None and bool(
-        np.isfinite(np.sum(state.mean)) and np.isfinite(np.sum(state.variance))
-    )
+    if state.mean is None:
+        return False
+    xp = namespace(state.mean)
+    return bool(xp.isfinite(xp.sum(state.mean))) and bool(xp.isfinite(xp.sum(state.variance)))

@@ -19,7 +19,15 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from cofem._arrays import squared_modulus
+from cofem._arrays import (
+    average,
+    in_precision,
+    inner,
+    on_device_of,
+    squared_modulus,
+    take,
+    total,
+)
 from cofem.inference.base import State
 from cofem.inference.problem import Meter, Problem
 from cofem.operators import Dense, Mask, Operator, Sparse
@@ -57,9 +65,9 @@ class FromEvidence:
     def __call__(self, problem: Problem, state: State, settled: bool) -> float:
         """Return the noise variance for the next step."""
         misfit = problem.y - problem.phi.forward(problem.point(state.mean, state.variance))
-        gamma = float(np.sum(1 - state.alpha * state.variance, dtype=float))
+        gamma = total(1 - state.alpha * state.variance)
         freedom = problem.n_tasks * max(problem.n_rows - gamma, 0.1 * problem.n_rows)
-        return float(np.sum(squared_modulus(misfit), dtype=float)) / freedom
+        return total(squared_modulus(misfit)) / freedom
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,12 +89,12 @@ class FromHeldOut:
     def __call__(self, problem: Problem, state: State, settled: bool) -> float:
         """Return the noise variance for the next step."""
         misfit = self.y - self.phi.forward(problem.point(state.mean, state.variance))
-        error = float(np.mean(squared_modulus(misfit), dtype=float))
+        error = average(squared_modulus(misfit))
         # Rows that were not fitted are in no special relation to Sigma, so its diagonal is enough.
-        spread = float(np.vdot(state.variance, self.energy)) / self.y.shape[-1]
+        spread = inner(state.variance, self.energy) / self.y.shape[-1]
         found = error - min(spread, MOST_SPREAD * error)
         # Predictions that are worse than none say nothing about the noise.
-        found = min(found, float(np.mean(squared_modulus(self.y), dtype=float)))
+        found = min(found, average(squared_modulus(self.y)))
         # A fit that has not found the signal yet takes it for noise, and would then never find it.
         return found if settled else min(found, problem.noise_var)
 
@@ -128,18 +136,20 @@ def split(problem: Problem, held_out: np.ndarray, start: float = STARTS[0]) -> t
     """Return the problem without some rows, and the rule that judges by them."""
     rest = np.setdiff1d(np.arange(problem.n_rows), held_out)
     operator = problem.phi.operator
-    power = float(np.mean(squared_modulus(problem.y), dtype=float))
+    power = average(squared_modulus(problem.y))
     seen = Problem(
         Meter(take_rows(operator, rest)),
-        np.ascontiguousarray(problem.y[..., rest]),
+        take(problem.y, rest, axis=-1),
         start * power or 1.0,
         problem.units,
         problem.prior,
         problem.nonnegative,
     )
     unseen = take_rows(operator, held_out)
-    energy = (unseen.column_norms() ** 2).astype(problem.real_dtype)
-    return seen, FromHeldOut(unseen, problem.y[..., held_out], energy)
+    energy = unseen.column_norms() ** 2
+    energy = on_device_of(problem.y, energy) if isinstance(energy, np.ndarray) else energy
+    energy = in_precision(energy, problem.real_dtype.name)
+    return seen, FromHeldOut(unseen, take(problem.y, held_out, axis=-1), energy)
 
 
 def take_rows(operator: Operator, rows: np.ndarray) -> Operator:
@@ -154,7 +164,7 @@ def take_rows(operator: Operator, rows: np.ndarray) -> Operator:
            [0., 0., 1.]])
     """
     if isinstance(operator, Dense):
-        return Dense(operator.array[rows])
+        return Dense(take(operator.array, rows, axis=0))
     if isinstance(operator, Sparse):
         return Sparse(operator.matrix[rows])
     factors = getattr(operator, "factors", (operator,))
@@ -168,5 +178,5 @@ def take_rows(operator: Operator, rows: np.ndarray) -> Operator:
 
 def least_noise(problem: Problem) -> float:
     """Return the noise variance below which the working precision sees none."""
-    power = float(np.mean(squared_modulus(problem.y), dtype=float))
+    power = average(squared_modulus(problem.y))
     return LEAST[problem.real_dtype.name] ** 2 * power or 1e-300

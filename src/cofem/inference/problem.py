@@ -11,7 +11,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cofem._arrays import squared_modulus
+from cofem._arrays import (
+    as_array,
+    as_floating,
+    check_same_place,
+    in_precision,
+    inner,
+    is_complex,
+    is_foreign,
+    namespace,
+    number_like,
+    on_device_of,
+    place,
+    precision_of,
+    size,
+    squared_modulus,
+    to_numpy,
+    total,
+)
 from cofem.operators import Dense, Diagonal, Operator, as_operator, check_adjoint
 from cofem.priors import Independent, Prior
 from cofem.priors.rectified import rectified_moments, rectified_second_moment
@@ -57,8 +74,8 @@ class Meter:
         self.seconds += time.perf_counter() - start
         # The operator was right when it was looked at first; it may be a user's own and change its mind.
         wanted = (*x.shape[:-1], length)
-        is_real = x.dtype.kind != "c" and not self.operator.is_complex
-        if out.shape != wanted or (is_real and out.dtype.kind == "c"):
+        is_real = not is_complex(x) and not self.operator.is_complex
+        if tuple(out.shape) != wanted or (is_real and is_complex(out)):
             raise ValueError(
                 f"Phi must return {'real' if is_real else 'complex'} numbers of shape {wanted} for an input "
                 f"of shape {x.shape}, got dtype {out.dtype} and shape {out.shape}"
@@ -89,6 +106,8 @@ class Units:
         In the precision of x, or in double precision where that could not hold them.
         """
         factor = self.coefficient**power
+        if not isinstance(x, np.ndarray):
+            return x * factor
         if 1e-10 < factor < 1e10 or x.dtype.itemsize == np.dtype(np.result_type(x, np.float64)).itemsize:
             return x * factor
         wide = x.astype(np.result_type(x, np.float64)) * factor
@@ -108,8 +127,8 @@ class Problem:
     ----------
     phi : Meter
         The dictionary, shape (N, D).
-    y : ndarray of shape (N,) or (L, N)
-        The data.
+    y : array of shape (N,) or (L, N)
+        The data; every vector of the fit is of its library and on its device.
     noise_var : float
         Noise variance ``1 / beta`` (for complex data, of ``|noise|^2``).
     units : Units
@@ -141,7 +160,7 @@ class Problem:
         else:
             moment = squared_modulus(mean)
             moment += variance
-        return np.mean(moment, axis=0) if moment.ndim > 1 else moment
+        return namespace(moment).mean(moment, axis=0) if moment.ndim > 1 else moment
 
     def point(self, mean: Array, variance: Array) -> Array:
         """Posterior mean of the coefficients, given that of the Gaussian before the constraint, if any."""
@@ -165,24 +184,26 @@ class Problem:
     @property
     def is_complex(self) -> bool:
         """Whether the coefficients are complex."""
-        return np.iscomplexobj(self.y)
+        return is_complex(self.y)
 
     @cached_property
     def real_dtype(self) -> np.dtype:
         """Working precision."""
-        return np.zeros(0, self.y.dtype).real.dtype
+        return np.dtype(precision_of(self.y))
 
     @cached_property
     def column_energy(self) -> Array:
         """``theta_j = ||phi_j||^2``, shape (D,), working precision."""
-        energy = self.phi.operator.column_norms().astype(self.real_dtype)
-        energy *= energy
-        return energy
+        norms = self.phi.operator.column_norms()
+        if isinstance(norms, np.ndarray):
+            norms = on_device_of(self.y, norms.astype(self.real_dtype))
+        norms = in_precision(norms, self.real_dtype.name)
+        return norms * norms
 
     @cached_property
     def energy(self) -> float:
         """``||Phi||_F^2``, the sum of the column energies."""
-        return float(np.sum(self.column_energy, dtype=float))
+        return total(self.column_energy)
 
     @cached_property
     def gain(self) -> float:
@@ -209,7 +230,7 @@ class Problem:
         data can resolve, and far below overflow in the working precision.
         """
         mean_energy = self.energy / self.n_columns or 1.0
-        explain = self.energy / (float(np.vdot(self.y, self.y).real) / self.n_tasks or 1.0)
+        explain = self.energy / (inner(self.y, self.y) / self.n_tasks or 1.0)
         headroom = 1e14 if self.real_dtype == np.float64 else 1e9
         return headroom * max(explain, mean_energy / self.noise_var, 1e-300)
 
@@ -222,14 +243,18 @@ class Problem:
         if alpha_init is not None:
             alpha = np.asarray(alpha_init, dtype=np.float64) * self.units.coefficient**2
             # A start that is far off would only be lost in rounding.
-            usual, far = self.start(None).astype(np.float64), 1e12 if self.real_dtype == np.float64 else 1e6
+            usual, far = (
+                to_numpy(self.start(None)).astype(np.float64),
+                1e12 if self.real_dtype == np.float64 else 1e6,
+            )
             alpha = np.clip(np.broadcast_to(alpha, (self.n_columns,)), usual / far, usual * far)
-            return np.minimum(alpha, self.alpha_cap).astype(self.real_dtype)
-        power = float(np.vdot(self.y, self.y).real) / self.y.size
+            return on_device_of(self.y, np.minimum(alpha, self.alpha_cap).astype(self.real_dtype))
+        power = inner(self.y, self.y) / size(self.y)
         signal = max(power - self.noise_var, 0.01 * power) or self.noise_var
         theta = self.column_energy
-        largest = float(theta.max()) or 1.0
-        start = np.where(theta > 1e-12 * largest, theta, theta.dtype.type(largest))
+        xp = namespace(theta)
+        largest = float(xp.max(theta)) or 1.0
+        start = xp.where(theta > 1e-12 * largest, theta, number_like(theta, largest))
         start *= self.n_columns / (self.n_rows * signal)
         return start
 
@@ -276,55 +301,69 @@ def make_problem(
     prior = Independent() if prior is None else prior
     prior.check(operator.shape[1])
 
-    precision = np.result_type(y.dtype, operator.precision or np.float32)
-    is_complex = operator.is_complex or np.iscomplexobj(y)
-    real = np.float32 if np.finfo(precision).dtype == np.float32 else np.float64
-    if nonnegative and is_complex:
+    complex_problem = operator.is_complex or is_complex(y)
+    real = np.dtype(max(precision_of(y), operator.precision or "float32"))
+    if nonnegative and complex_problem:
         raise ValueError("nonnegative=True is for real coefficients, but y or Phi is complex")
-    y = y.astype(np.result_type(real, np.complex64) if is_complex else real)
+    if nonnegative and not isinstance(y, np.ndarray):
+        raise TypeError(f"nonnegative=True works on NumPy arrays only, but y or Phi is {place(y)}")
+    dtype = np.result_type(real, np.complex64) if complex_problem else real
+    y = namespace(y).astype(y, getattr(namespace(y), dtype.name), copy=True)
     operator = operator.astype(real)
     _check_size(y, "y", 1e60 if real == np.float64 else 1e30)
     most = 1e60 if real == np.float64 else 1e15
     _check_entries(operator, most)
-    check_adjoint(operator, n_vectors=1, dtype=y.dtype)
+    check_adjoint(operator, n_vectors=1, dtype=dtype, like=y)
 
     white = operator
     if noise.weights is not None:
         weights = noise.weights.astype(real)
         white = Diagonal(weights) @ operator
-        y *= weights
-    if noise.std is None and not y.any():  # there is nothing to learn from
+        y *= on_device_of(y, weights)
+    if noise.std is None and _rms(y) == 0:  # there is nothing to learn from
         noise = Noise(float(np.finfo(real).eps), noise.weights)
     # Noise that drowns the data sets the unit itself.
-    size = max(_rms(y), 1e-9 * (noise.std or 0.0)) or noise.std or 1.0
-    if noise.std is not None and noise.std < LEAST_NOISE[np.dtype(real).name] * size:
+    scale = max(_rms(y), 1e-9 * (noise.std or 0.0)) or noise.std or 1.0
+    if noise.std is not None and noise.std < LEAST_NOISE[np.dtype(real).name] * scale:
         raise ValueError(
             f"noise_std must be at least {LEAST_NOISE[np.dtype(real).name]:g} times the size of y, which is "
-            f"{size:.3g}, to be told from rounding in {np.dtype(real).name}; got {noise.std:g}"
+            f"{scale:.3g}, to be told from rounding in {np.dtype(real).name}; got {noise.std:g}"
         )
-    units = Units(_power_of_two(size), _dictionary_unit(white, most * white.shape[0]))
+    units = Units(_power_of_two(scale), _dictionary_unit(white, most * white.shape[0]))
     scaled = white if units.dictionary == 1 else white * (1 / units.dictionary)
     y /= units.data  # the copy made above
     noise_var = np.nan if noise.std is None else (noise.std / units.data) ** 2
     return Ready(Problem(Meter(scaled), y, noise_var, units, prior, nonnegative), operator, noise)
 
 
-def _check_data(y: Any, operator: Operator) -> np.ndarray:
-    data = np.asarray(y)
-    if data.dtype.kind not in "buifc":
+def _check_data(y: Any, operator: Operator) -> Array:
+    data = as_array(y)
+    if isinstance(data, np.ndarray) and data.dtype.kind not in "buifc":
         raise TypeError(f"y must be an array of numbers, got {type(y).__name__} of dtype {data.dtype}")
     n_rows = operator.shape[0]
-    if data.shape != (n_rows,) and not (data.ndim == 2 and data.shape[0] == n_rows and data.shape[1] > 0):
+    if tuple(data.shape) != (n_rows,) and not (
+        data.ndim == 2 and data.shape[0] == n_rows and data.shape[1] > 0
+    ):
         raise ValueError(
             f"y must have shape ({n_rows},), or ({n_rows}, L) for L tasks, to match Phi of shape "
-            f"{operator.shape}, got {data.shape}"
+            f"{operator.shape}, got {tuple(data.shape)}"
         )
     data = data.T if data.ndim == 2 else data  # a row for each task
-    if not np.isfinite(data).all():
-        raise ValueError(
-            f"y must be finite, got {np.count_nonzero(~np.isfinite(data))} NaN or infinite values"
-        )
-    return data if data.dtype.kind in "fc" and data.dtype.itemsize >= 4 else data.astype(np.float64)
+    if isinstance(data, np.ndarray):
+        data = data if data.dtype.kind in "fc" and data.dtype.itemsize >= 4 else data.astype(np.float64)
+    else:
+        data = as_floating(data, "y")
+    xp = namespace(data)
+    wrong = size(data) - int(xp.count_nonzero(xp.isfinite(data)))
+    if wrong:
+        raise ValueError(f"y must be finite, got {wrong} NaN or infinite values")
+    home = operator.home
+    if home is None:
+        return data
+    if isinstance(data, np.ndarray):
+        return on_device_of(home, np.ascontiguousarray(data))
+    check_same_place(data, home, "the numbers of Phi")
+    return data
 
 
 def check_noise(noise_std: Any, sample_weight: Any, n_rows: int) -> Noise:
@@ -332,6 +371,9 @@ def check_noise(noise_std: Any, sample_weight: Any, n_rows: int) -> Noise:
     weights = None
     if sample_weight is not None:
         weights = np.sqrt(_positive_vector(sample_weight, n_rows, "sample_weight"))
+    if is_foreign(noise_std):
+        noise_std = to_numpy(noise_std)
+        noise_std = float(noise_std) if noise_std.ndim == 0 else noise_std
     if isinstance(noise_std, str):
         if noise_std != "learn":
             raise ValueError(f"noise_std must be 'learn', a positive number or an array, got {noise_std!r}")
@@ -354,7 +396,7 @@ def check_noise(noise_std: Any, sample_weight: Any, n_rows: int) -> Noise:
 
 
 def _positive_vector(values: Any, n_rows: int, name: str) -> np.ndarray:
-    vector = np.asarray(values)
+    vector = to_numpy(values)
     if vector.dtype.kind not in "uif" or vector.shape != (n_rows,):
         raise ValueError(
             f"{name} must be numbers of shape ({n_rows},), one for each sample, got dtype {vector.dtype} "
@@ -372,8 +414,10 @@ def _positive_vector(values: Any, n_rows: int, name: str) -> np.ndarray:
     return vector
 
 
-def _check_size(values: np.ndarray, name: str, most: float) -> None:
+def _check_size(values: Array, name: str, most: float) -> None:
     """Refuse numbers so large or so small that their squares and products leave the range of the type."""
+    if not isinstance(values, np.ndarray):
+        values = np.array([float(namespace(values).max(namespace(values).abs(values)))])
     parts = (values.real, values.imag) if np.iscomplexobj(values) else (values,)
     largest = max(max(float(part.max()), -float(part.min())) for part in parts)  # without a copy
     if largest > 0 and not 1 / most <= largest <= most:
@@ -391,10 +435,11 @@ def _check_entries(operator: Operator, most: float) -> None:
         _check_size(entries, "Phi", most)
 
 
-def _rms(y: np.ndarray) -> float:
+def _rms(y: Array) -> float:
     """Root mean square, safe against overflow and underflow of the squares; 0 for zeros."""
-    largest = float(np.max(np.abs(y)))
-    return largest * float(np.sqrt(np.mean(np.abs(y / largest) ** 2))) if largest > 0 else 0.0
+    xp = namespace(y)
+    largest = float(xp.max(xp.abs(y)))
+    return largest * float(xp.mean(xp.abs(y / largest) ** 2)) ** 0.5 if largest > 0 else 0.0
 
 
 def _power_of_two(x: float) -> float:

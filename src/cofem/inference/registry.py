@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from cofem._memory import available_bytes
 from cofem.inference.amp import AMP
 from cofem.inference.base import Method
@@ -41,6 +43,8 @@ def choose_method(problem: Problem) -> tuple[Method, str]:
     An exact one where its matrix is small; CoFEM otherwise.
     """
     n, d = problem.phi.shape
+    if not isinstance(problem.y, np.ndarray):
+        return CoFEM(), "method 'auto' chose 'cofem': the exact methods work on NumPy arrays only"
     exact = EM(accelerate=True) if d <= n else IRLS(accelerate=True)
     side, limit = min(n, d), available_bytes()
     fits = limit is None or exact.memory(problem)[0] < 0.5 * limit

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from cofem._arrays import in_precision, namespace
 from cofem.inference.base import ExpectationMaximisation, Moments, State
 from cofem.inference.problem import Problem
 
@@ -35,6 +36,7 @@ class VI(ExpectationMaximisation):
     name: ClassVar[str] = "vi"
     default_max_iter: ClassVar[int] = 2000
     default_tol: ClassVar[float] = 1e-5
+    any_array: ClassVar[bool] = True
     #: Its steps are short, so a small one says little.
     noise_tol: ClassVar[float] = 0.0
 
@@ -49,5 +51,6 @@ class VI(ExpectationMaximisation):
         else:
             pull = problem.phi.adjoint(problem.y - problem.phi.forward(state.mean))
             pull += half_curvature * state.mean
-        variance = variance.astype(problem.real_dtype, copy=False)
-        return Moments((beta * pull * variance).astype(problem.y.dtype, copy=False), variance)
+        variance = in_precision(variance, problem.real_dtype.name)
+        mean = namespace(pull).astype(beta * pull * variance, problem.y.dtype, copy=False)
+        return Moments(mean, variance)

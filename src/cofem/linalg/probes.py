@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from cofem._arrays import namespace
+from cofem._arrays import namespace, on_device_of
 
 Array = Any
 ProbeDistribution = Literal["rademacher", "gaussian"]
@@ -20,11 +20,10 @@ def draw_probes(
     They are drawn by NumPy and moved to the library, device and precision of `like`, so that the
     same seed gives the same probes everywhere.
     """
-    xp = namespace(like)
     if distribution == "rademacher":
         probes: np.ndarray = rng.integers(0, 2, size=(n_probes, size), dtype=np.int8)
         probes *= 2
         probes -= 1
     else:
         probes = rng.standard_normal((n_probes, size))
-    return xp.astype(xp.asarray(probes), like.dtype)
+    return namespace(like).astype(on_device_of(like, probes), like.dtype)

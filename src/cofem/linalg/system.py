@@ -25,7 +25,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from cofem._arrays import multiply_into, namespace
+from cofem._arrays import average, is_torch, multiply_into, namespace, reciprocal
 from cofem.linalg.cg import (
     CGResult,
     Measure,
@@ -195,15 +195,17 @@ class PosteriorSystem:
         def apply(x: Array) -> Array:
             nonlocal scratch
             out = self.phi.gram(x)
+            if is_torch(out):
+                return out.addcmul_(ridge, x)
             if scratch is None:
                 scratch = namespace(x).empty_like(x)
-            multiply_into(scratch[: x.shape[0]], ridge, x)
-            out += scratch[: x.shape[0]]
+            multiply_into(scratch[: x.shape[0], :], ridge, x)
+            out += scratch[: x.shape[0], :]
             return out
 
         precondition: Callable[[Array, Array], None] | None = None
         if self.preconditioned:
-            inverse = 1 / (self.curvature + ridge)
+            inverse = reciprocal(self.curvature + ridge)
 
             def precondition(r: Array, out: Array) -> None:
                 multiply_into(out, inverse, r)
@@ -268,14 +270,14 @@ class PosteriorSystem:
         )
         start = _start(dual0, residual)
         if dual0 is not None:
-            residual[:n_data] -= apply(dual0)
+            residual[:n_data, :] -= apply(dual0)
         cg = conjugate_gradients(
             apply, residual, tol=tol, max_iter=max_iter, min_iter=1, measure=measure, x0=start
         )
         x = self.phi.adjoint(cg.x)
         x *= self.g
         if b is not None:
-            x[n_data:] += gb
+            x[n_data:, :] += gb
         return Solution(x, cg.x, cg)
 
     def _whitened_residual(self, n_data: int) -> Measure:
@@ -357,7 +359,15 @@ def choose_form(
     gain = operator.norm**2 if row_gram is None else row_gram
     resolution = 0.02 * noise_var / (gain * float(np.finfo(real_dtype).eps))
     # The median is at most twice the mean, which costs less.
-    return "primal" if 2 * float(np.mean(g)) < resolution or float(np.median(g)) < resolution else "dual"
+    mean = float(np.mean(g)) if isinstance(g, np.ndarray) else average(g)
+    return "primal" if 2 * mean < resolution or _median_below(g, resolution) else "dual"
+
+
+def _median_below(x: Array, limit: float) -> bool:
+    if isinstance(x, np.ndarray):
+        return float(np.median(x)) < limit
+    xp = namespace(x)  # the standard has no median, but one may count
+    return 2 * int(xp.count_nonzero(x < limit)) > x.shape[0]
 
 
 def remember_steps(steps: dict[Form, float], form: Form, latest: int) -> dict[Form, float]:
@@ -377,7 +387,9 @@ def _stack(parts: list[Array]) -> Array:
 
 def _rows(array: Array | None, rows: slice) -> Array | None:
     """Return some rows of an array, None if there are none."""
-    return None if array is None or rows.start == rows.stop or rows.start >= array.shape[0] else array[rows]
+    return (
+        None if array is None or rows.start == rows.stop or rows.start >= array.shape[0] else array[rows, :]
+    )
 
 
 def _start(guess: Array | None, like: Array) -> Array | None:
@@ -388,5 +400,5 @@ def _start(guess: Array | None, like: Array) -> Array | None:
     if guess.shape == like.shape:
         return xp.asarray(guess, copy=True)
     start = xp.zeros_like(like)
-    start[: guess.shape[0]] = guess
+    start[: guess.shape[0], :] = guess
     return start

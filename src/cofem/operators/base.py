@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import array_api_compat
 import numpy as np
 
-from cofem._arrays import Array, as_array, as_floating, as_indices, conj
+from cofem._arrays import Array, as_array, as_floating, as_indices, conj, namespace
 from cofem.operators import entries
 from cofem.operators.facts import Facts
 
@@ -76,6 +76,14 @@ class Operator(ABC):
         self.facts = facts
 
     @property
+    def home(self) -> Array | None:
+        """An array that the operator stores, if not in NumPy: it works on that library and device only."""
+        return self._home()
+
+    def _home(self) -> Array | None:
+        return None
+
+    @property
     def dtype(self) -> np.dtype:
         """Type of the entries; double precision if the operator has no precision of its own."""
         parts = np.dtype(self.precision or "float64")
@@ -101,6 +109,14 @@ class Operator(ABC):
 
     def _gram(self, x: Array) -> Array:
         return self._adjoint_overwriting(self._forward(x))
+
+    def _gram_around(self, inner: Operator, x: Array) -> Array | None:
+        """Return ``Phi^H inner^H inner Phi x`` if that is faster than one after the other, else None."""
+        return None
+
+    def _adjoint_gram_around(self, inner: Operator, x: Array) -> Array | None:
+        """Return the same for ``Phi^H`` in place of ``Phi``."""
+        return None
 
     def forward(self, x: Array) -> Array:
         """Return ``Phi x`` for every vector along the last axis.
@@ -170,7 +186,8 @@ class Operator(ABC):
         if gram is not None:
             return float(np.sqrt(gram))
         if self.facts.diagonal:
-            return float(np.max(entries.diagonal_moduli(self)))
+            moduli = entries.diagonal_moduli(self)
+            return float(namespace(moduli).max(moduli))
         return entries.spectral_norm(self)
 
     def abs2(self) -> Operator | None:
@@ -185,7 +202,7 @@ class Operator(ABC):
         """Whether `column_norms` is exact rather than estimated."""
         return entries.has_exact_column_norms(self)
 
-    def column_norms(self) -> np.ndarray:
+    def column_norms(self) -> Array:
         """Return the Euclidean norms of the columns.
 
         Exact if `column_norms_exact`. Else ``|Phi^H p|^2`` is averaged over 64 random sign vectors ``p``, the
@@ -193,7 +210,8 @@ class Operator(ABC):
 
         Returns
         -------
-        ndarray of shape (D,), float64
+        array of shape (D,), float64
+            A NumPy array, or one of the library that holds the numbers of the operator.
         """
         return entries.column_norms(self)
 

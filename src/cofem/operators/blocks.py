@@ -8,6 +8,7 @@ import numpy as np
 import scipy.fft
 
 from cofem._arrays import Array, as_shape
+from cofem.operators import array_transforms
 from cofem.operators.base import Operator
 from cofem.operators.facts import Facts
 from cofem.operators.fourier import fft_workers, flatten, unflatten
@@ -44,12 +45,15 @@ class BlockDCT(Operator):
     def _adjoint(self, y: Array) -> Array:
         return self._apply(scipy.fft.idctn, y)
 
-    def _apply(self, transform: Any, x: Array) -> np.ndarray:
+    def _apply(self, transform: Any, x: Array) -> Array:
         # Every axis is split into blocks and the places within them; only the latter are transformed.
         pairs = [(length // self.block, self.block) for length in self.signal_shape]
         split = tuple(part for pair in pairs for part in pair)
-        array = unflatten(x, split, str(self))
         axes = tuple(range(-2 * len(pairs) + 1, 0, 2))
+        if not isinstance(x, np.ndarray):
+            anywhere = array_transforms.dct if transform is scipy.fft.dctn else array_transforms.idct
+            return array_transforms.along_axes(anywhere, x, split, axes)
+        array = unflatten(x, split, str(self))
         workers = fft_workers(array, 1)
         return flatten(transform(array, axes=axes, norm="ortho", workers=workers), len(split))
 

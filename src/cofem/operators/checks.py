@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from cofem._arrays import Array, is_complex, is_torch, namespace, on_device_of, precision_of, to_numpy
 from cofem.operators.base import Operator
 
 
@@ -15,6 +16,7 @@ def check_adjoint(
     n_vectors: int = 2,
     rtol: float | None = None,
     dtype: Any = None,
+    like: Array | None = None,
 ) -> None:
     """Check ``<Phi x, y> = <x, Phi^H y>`` on random real and complex vectors.
 
@@ -31,6 +33,8 @@ def check_adjoint(
         1e-4 in single precision.
     dtype : dtype, optional
         Type of the vectors; by default both real and complex ones, in the operator's precision.
+    like : array, optional
+        An array of the library and on the device to check on; by default where the operator's numbers are.
 
     Raises
     ------
@@ -51,15 +55,14 @@ def check_adjoint(
     single = np.finfo(dtypes[0]).dtype == np.float32
     rtol = (1e-4 if single else 1e-10) if rtol is None else rtol
     rows, columns = operator.shape
+    like = operator.home if like is None else like
     for kind in dtypes:
-        x = _draw(rng, (n_vectors, columns), kind)
-        y = _draw(rng, (n_vectors, rows), kind)
+        x = _draw(rng, (n_vectors, columns), kind, like)
+        y = _draw(rng, (n_vectors, rows), kind, like)
         forward = _checked_result(operator, "forward", x, rows)
         adjoint = _checked_result(operator, "adjoint", y, columns)
-        left = np.vecdot(y, forward)
-        right = np.vecdot(adjoint, x)
-        size = np.linalg.norm
-        scale = size(forward, axis=-1) * size(y, axis=-1) + size(x, axis=-1) * size(adjoint, axis=-1)
+        left, right = _dot(y, forward), _dot(adjoint, x)
+        scale = _size(forward) * _size(y) + _size(x) * _size(adjoint)
         # Written so that NaN fails.
         wrong = ~(np.abs(left - right) <= rtol * scale)
         if wrong.any():
@@ -71,28 +74,55 @@ def check_adjoint(
             )
 
 
-def _draw(rng: np.random.Generator, shape: tuple[int, int], dtype: np.dtype) -> np.ndarray:
+def _dot(a: Array, b: Array) -> np.ndarray:
+    """Inner product of each row, as NumPy numbers; rows of two types are brought to one."""
+    xp = namespace(a)
+    dtype = xp.result_type(a, b)
+    return to_numpy(xp.vecdot(xp.astype(a, dtype, copy=False), xp.astype(b, dtype, copy=False)))
+
+
+def _size(x: Array) -> np.ndarray:
+    return to_numpy(namespace(x).linalg.vector_norm(x, axis=-1))
+
+
+def _draw(rng: np.random.Generator, shape: tuple[int, int], dtype: np.dtype, like: Array | None) -> Array:
     if dtype.kind != "c":
-        return rng.standard_normal(shape, dtype=dtype)
-    x = np.empty(shape, dtype)
-    x.real, x.imag = (rng.standard_normal(shape, dtype=x.real.dtype) for _ in range(2))
-    return x
+        x = rng.standard_normal(shape, dtype=dtype)
+    else:
+        x = np.empty(shape, dtype)
+        x.real, x.imag = (rng.standard_normal(shape, dtype=x.real.dtype) for _ in range(2))
+    return x if like is None else on_device_of(like, x)
 
 
-def _checked_result(operator: Operator, method: str, x: np.ndarray, length: int) -> np.ndarray:
+def _checked_result(operator: Operator, method: str, x: Array, length: int) -> Array:
     result = getattr(operator, method)(x)
     if result.shape != (*x.shape[:-1], length):
         raise ValueError(
             f"{method} of {operator!r} must return shape {(*x.shape[:-1], length)} for an input of shape "
-            f"{x.shape}, got {result.shape}"
+            f"{tuple(x.shape)}, got {tuple(result.shape)}"
         )
-    if np.shares_memory(result, x):
+    if _share_memory(result, x):
         raise ValueError(f"{method} of {operator!r} must return a new array, not its input")
-    is_complex = operator.is_complex or x.dtype.kind == "c"
-    wanted = np.result_type(x.dtype, np.complex64) if is_complex else x.dtype
+    xp, precision = namespace(x), precision_of(x)
+    if operator.is_complex or is_complex(x):
+        wanted = xp.complex64 if precision == "float32" else xp.complex128
+    else:
+        wanted = getattr(xp, precision)
     if result.dtype != wanted:
         raise ValueError(
-            f"{method} of {operator!r} must return dtype {wanted} for an input of dtype {x.dtype}, "
-            f"got dtype {result.dtype}"
+            f"{method} of {operator!r} must return dtype {_name(wanted)} for an input of dtype "
+            f"{_name(x.dtype)}, got dtype {_name(result.dtype)}"
         )
     return result
+
+
+def _name(dtype: Any) -> str:
+    return str(np.dtype(dtype)) if isinstance(dtype, type) else str(dtype)
+
+
+def _share_memory(a: Array, b: Array) -> bool:
+    if isinstance(a, np.ndarray):
+        return np.shares_memory(a, b)
+    if is_torch(a):
+        return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+    return a is b

@@ -32,6 +32,11 @@ def agreed_groups(labels: Sequence[np.ndarray | None]) -> np.ndarray | None:
     return first
 
 
+def common_home(operators: Sequence[Operator]) -> Array | None:
+    """Return the first `home` that any of ``operators`` has, None if none has."""
+    return next((op.home for op in operators if op.home is not None), None)
+
+
 class Adjoint(Operator):
     """Hermitian adjoint of an operator."""
 
@@ -44,6 +49,9 @@ class Adjoint(Operator):
         )
         self.operator = operator
 
+    def _home(self) -> Array | None:
+        return self.operator.home
+
     def _forward(self, x: Array) -> Array:
         return self.operator._adjoint(x)
 
@@ -55,6 +63,9 @@ class Adjoint(Operator):
 
     def _adjoint_overwriting(self, y: Array) -> Array:
         return self.operator._forward_overwriting(y)
+
+    def _gram_around(self, inner: Operator, x: Array) -> Array | None:
+        return self.operator._adjoint_gram_around(inner, x)
 
     def _adjoint_operator(self) -> Operator:
         return self.operator
@@ -83,6 +94,9 @@ class _SameAxes(Operator):
     """An operator whose rows and columns mean what those of another operator mean."""
 
     operator: Operator
+
+    def _home(self) -> Array | None:
+        return self.operator.home
 
     def _column_groups(self) -> np.ndarray | None:
         return self.operator.groups
@@ -182,6 +196,9 @@ class Product(Operator):
         )
         self.factors = tuple(factors)
 
+    def _home(self) -> Array | None:
+        return common_home(self.factors)
+
     def _forward(self, x: Array) -> Array:
         x = self.factors[-1]._forward(x)
         for factor in self.factors[-2::-1]:
@@ -195,6 +212,10 @@ class Product(Operator):
         return y
 
     def _gram(self, x: Array) -> Array:
+        if len(self.factors) == 2 and not isinstance(x, np.ndarray):
+            result = self.factors[1]._gram_around(self.factors[0], x)
+            if result is not None:
+                return result
         # The Gram operator of the first factor sits in the middle and may be cheaper than its two halves.
         x = self.factors[-1]._forward(x)
         for factor in self.factors[-2:0:-1]:
@@ -254,6 +275,9 @@ class Sum(Operator):
             facts=Facts(diagonal=diagonal, one_per_row=diagonal, one_per_column=diagonal),
         )
         self.terms = tuple(terms)
+
+    def _home(self) -> Array | None:
+        return common_home(self.terms)
 
     def _forward(self, x: Array) -> Array:
         return reduce(plus, (op._forward(x) for op in self.terms))

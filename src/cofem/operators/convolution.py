@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
 import numpy as np
 import scipy.fft
 
-from cofem._arrays import Array, as_floating, as_shape, by_parts, in_precision, precision_of, squared_modulus
+from cofem._arrays import (
+    Array,
+    Moved,
+    as_floating,
+    as_shape,
+    by_parts,
+    in_precision,
+    namespace,
+    precision_of,
+    squared_modulus,
+    to_numpy,
+)
+from cofem.operators.array_transforms import padded_fourier, padded_inverse
 from cofem.operators.base import Operator
 from cofem.operators.fourier import fft_workers, flatten, unflatten
 
 _CHOICES = {"mode": ("circular", "linear"), "output": ("same", "full")}
+
+
+#: What a product multiplies spectra by, from the spectrum of the kernel.
+_RESPONSES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "forward": lambda spectrum: spectrum,
+    "adjoint": np.conj,
+    "gram": squared_modulus,
+}
 
 
 class Convolution(Operator):
@@ -47,7 +68,7 @@ class Convolution(Operator):
         self, kernel: Any, shape: Any, mode: str = "circular", output: str = "same", centre: bool = True
     ) -> None:
         signal_shape = as_shape(shape)
-        kernel = np.asarray(as_floating(kernel, "kernel"))
+        kernel = as_floating(to_numpy(kernel), "kernel")
         for name, value in (("mode", mode), ("output", output)):
             if value not in _CHOICES[name]:
                 raise ValueError(f"{name} must be one of {_CHOICES[name]}, got {value!r}")
@@ -73,6 +94,7 @@ class Convolution(Operator):
             precision=precision_of(kernel),
         )
         self._spectrum = self._kernel_spectrum()
+        self._responses: dict[str, Moved] = {}
 
     def _set_geometry(self) -> None:
         """Set the shape of the result, that of the padded arrays, and which kernel entry is the origin."""
@@ -105,20 +127,41 @@ class Convolution(Operator):
         return scipy.fft.fftn(padded) if self.is_complex else scipy.fft.rfftn(padded)
 
     def _forward(self, x: Array) -> Array:
-        return self._filter(x, self.signal_shape, self._spectrum, self._output_shape)
+        return self._filter(x, self.signal_shape, self._response("forward", x), self._output_shape)
 
     def _adjoint(self, y: Array) -> Array:
-        return self._filter(y, self._output_shape, np.conj(self._spectrum), self.signal_shape)
+        return self._filter(y, self._output_shape, self._response("adjoint", y), self.signal_shape)
 
     def _gram(self, x: Array) -> Array:
         if self.mode == "circular":  # nothing is cut off in between
-            return self._filter(x, self.signal_shape, squared_modulus(self._spectrum), self.signal_shape)
+            return self._filter(x, self.signal_shape, self._response("gram", x), self.signal_shape)
         return super()._gram(x)
 
+    def _response(self, kind: str, x: Array) -> Array:
+        """Return what spectra are multiplied by, where ``x`` is."""
+        if isinstance(x, np.ndarray):
+            return _RESPONSES[kind](self._spectrum)
+        if kind not in self._responses:
+            self._responses[kind] = Moved(_RESPONSES[kind](self._spectrum))
+        return self._responses[kind].like(x)
+
     def _filter(
-        self, x: Array, from_shape: tuple[int, ...], response: np.ndarray, to_shape: tuple[int, ...]
-    ) -> np.ndarray:
+        self, x: Array, from_shape: tuple[int, ...], response: Array, to_shape: tuple[int, ...]
+    ) -> Array:
         """Pad arrays with zeros, multiply their spectra by ``response``, and cut out the result."""
+
+        def apply_anywhere(x: Array) -> Array:
+            xp = namespace(x)
+            arrays = xp.reshape(x, (*x.shape[:-1], *from_shape))
+            if self.precision == "float64":
+                arrays = in_precision(arrays, "float64")
+            spectra = padded_fourier(arrays, self._padded_shape, real=not self.is_complex) * response
+            result = padded_inverse(spectra, self._padded_shape, real=not self.is_complex)
+            cut = result[(..., *(slice(n) for n in to_shape))]
+            return xp.reshape(cut, (*x.shape[:-1], prod(to_shape)))
+
+        if not isinstance(x, np.ndarray):
+            return apply_anywhere(x) if self.is_complex else by_parts(apply_anywhere, x)
 
         def apply(x: np.ndarray) -> np.ndarray:
             arrays = unflatten(x, from_shape, str(self))

@@ -12,16 +12,17 @@ import scipy.sparse
 
 from cofem._arrays import (
     Array,
+    Moved,
     as_floating,
     by_parts,
     conj,
     in_precision,
     is_complex,
     namespace,
-    on_device_of,
     precision_of,
     require_numpy,
     squared_modulus,
+    take,
 )
 from cofem.operators.base import Operator
 
@@ -54,20 +55,23 @@ class Dense(Operator):
         _check_finite(Phi)
         super().__init__(tuple(Phi.shape), is_complex=is_complex(Phi), precision=precision_of(Phi))
         self.array = Phi
+        self._moved = Moved(Phi)
+
+    def _home(self) -> Array | None:
+        return None if isinstance(self.array, np.ndarray) else self.array
 
     def _forward(self, x: Array) -> Array:
-        return _times(x, self.array.T)
+        return _times(x, self._moved.like(x).T)
 
     def _adjoint(self, y: Array) -> Array:
         # Conjugating the vectors twice instead of Phi once: Phi is far larger.
-        return conj(_times(conj(y), self.array))
+        return conj(_times(conj(y), self._moved.like(y)))
 
     def _abs2(self) -> Operator:
         return _SquaredDense(self.array)
 
     def _columns(self, indices: np.ndarray) -> Array:
-        chosen = on_device_of(self.array, indices)
-        return namespace(self.array).take(self.array, chosen, axis=1).T
+        return take(self.array, indices, axis=1).T
 
     def _to_dense(self) -> Array:
         return self.array
@@ -85,18 +89,23 @@ class _SquaredDense(Operator):
     def __init__(self, array: Array) -> None:
         super().__init__(tuple(array.shape), precision=precision_of(array))
         self._array = array
+        self._moved = Moved(array)
         self._rows_per_block = max(1, _ENTRIES_PER_BLOCK // array.shape[1])
 
-    def _blocks(self) -> Iterator[tuple[slice, Array]]:
+    def _home(self) -> Array | None:
+        return None if isinstance(self._array, np.ndarray) else self._array
+
+    def _blocks(self, x: Array) -> Iterator[tuple[slice, Array]]:
+        array = self._moved.like(x)
         for start in range(0, self.shape[0], self._rows_per_block):
-            rows = slice(start, start + self._rows_per_block)
-            yield rows, squared_modulus(self._array[rows, :])
+            rows = slice(start, min(start + self._rows_per_block, self.shape[0]))
+            yield rows, squared_modulus(array[rows, :])
 
     def _forward(self, x: Array) -> Array:
-        return namespace(x).concat([_times(x, block.T) for _, block in self._blocks()], axis=-1)
+        return namespace(x).concat([_times(x, block.T) for _, block in self._blocks(x)], axis=-1)
 
     def _adjoint(self, y: Array) -> Array:
-        return reduce(add, (_times(y[..., rows], block) for rows, block in self._blocks()))
+        return reduce(add, (_times(y[..., rows], block) for rows, block in self._blocks(y)))
 
     def _in_precision(self, precision: str) -> Operator:
         return _SquaredDense(in_precision(self._array, precision))
@@ -170,8 +179,9 @@ def _times(x: Array, matrix: Array) -> Array:
     """Return ``x @ matrix`` for vectors along the last axis of ``x``, as one matrix product."""
 
     def multiply(x: Array) -> Array:
-        vectors = namespace(x).reshape(x, (-1, x.shape[-1]))
-        return namespace(x).reshape(vectors @ matrix, (*x.shape[:-1], matrix.shape[1]))
+        xp = namespace(x)
+        vectors = xp.reshape(x, (-1, x.shape[-1]))
+        return xp.reshape(xp.matmul(vectors, matrix), (*x.shape[:-1], matrix.shape[1]))
 
     # A mixed product would make a complex copy of a real matrix.
     return multiply(x) if is_complex(matrix) else by_parts(multiply, x)

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import scipy.linalg
 
-from cofem._arrays import squared_modulus
+from cofem._arrays import (
+    Array,
+    in_precision,
+    inner,
+    namespace,
+    norm,
+    number_like,
+    on_device_of,
+    squared_modulus,
+)
 
 if TYPE_CHECKING:
     from cofem.operators.base import Operator
@@ -29,7 +38,12 @@ def _vectors_per_block(operator: Operator) -> int:
     return max(1, _BLOCK // max(operator.shape))
 
 
-def columns_by_application(operator: Operator, indices: np.ndarray) -> np.ndarray:
+def at_home(operator: Operator, values: np.ndarray) -> Array:
+    """Return ``values`` where the operator works: in NumPy, or where its numbers are."""
+    return values if operator.home is None else on_device_of(operator.home, values)
+
+
+def columns_by_application(operator: Operator, indices: np.ndarray) -> Array:
     """Return the columns ``indices`` as rows, shape (K, N): unit vectors sent through in blocks."""
     step = _vectors_per_block(operator)
     blocks = []
@@ -37,13 +51,14 @@ def columns_by_application(operator: Operator, indices: np.ndarray) -> np.ndarra
         chosen = indices[start : start + step]
         units = np.zeros((len(chosen), operator.shape[1]), dtype=operator.dtype)
         units[np.arange(len(chosen)), chosen] = 1
-        blocks.append(operator.forward(units))
-    return np.concatenate(blocks)
+        blocks.append(operator.forward(at_home(operator, units)))
+    return namespace(blocks[0]).concat(blocks)
 
 
-def diagonal_moduli(operator: Operator) -> np.ndarray:
+def diagonal_moduli(operator: Operator) -> Array:
     """Return the moduli of the diagonal, shape (D,), of an operator that is diagonal."""
-    return np.abs(operator.forward(np.ones(operator.shape[1], dtype=operator.dtype))).astype(np.float64)
+    ones = at_home(operator, np.ones(operator.shape[1], dtype=operator.dtype))
+    return in_precision(abs(operator.forward(ones)), "float64")
 
 
 def has_exact_column_norms(operator: Operator) -> bool:
@@ -54,30 +69,35 @@ def has_exact_column_norms(operator: Operator) -> bool:
     )
 
 
-def column_norms(operator: Operator) -> np.ndarray:
+def column_norms(operator: Operator) -> Array:
     """Return the norms of the columns, shape (D,), exact if there is a cheap way, else estimated."""
     if operator.facts.column_gram is not None:
-        return np.full(operator.shape[1], np.sqrt(operator.facts.column_gram))
+        return at_home(operator, np.full(operator.shape[1], np.sqrt(operator.facts.column_gram)))
     if operator.facts.diagonal:
         return diagonal_moduli(operator)
     squares = operator.abs2()
     if squares is not None:
         # Differences of Fourier sums can round to just below zero.
-        return np.sqrt(np.maximum(squares.adjoint(np.ones(operator.shape[0])), 0.0))
+        energy = squares.adjoint(at_home(operator, np.ones(operator.shape[0])))
+        xp = namespace(energy)
+        return xp.sqrt(xp.maximum(energy, number_like(energy, 0.0)))
     if _is_small(operator):
-        return np.linalg.norm(operator.columns(np.arange(operator.shape[1])), axis=-1).astype(np.float64)
+        columns = operator.columns(np.arange(operator.shape[1]))
+        return in_precision(namespace(columns).linalg.vector_norm(columns, axis=-1), "float64")
     return _probed_column_norms(operator)
 
 
-def _probed_column_norms(operator: Operator) -> np.ndarray:
+def _probed_column_norms(operator: Operator) -> Array:
     # For random signs p, the mean of |Phi^H p|^2 is the vector of squared column norms.
     rng = np.random.default_rng(0)
-    total = np.zeros(operator.shape[1])
+    total = at_home(operator, np.zeros(operator.shape[1]))
+    xp = namespace(total)
     step = _vectors_per_block(operator)
     for start in range(0, _PROBES, step):
         probes = rng.choice([-1.0, 1.0], size=(min(step, _PROBES - start), operator.shape[0]))
-        total += squared_modulus(operator.adjoint(probes.astype(operator.dtype))).sum(axis=0)
-    return np.sqrt(total / _PROBES)
+        images = operator.adjoint(at_home(operator, probes.astype(operator.dtype)))
+        total += xp.sum(squared_modulus(images), axis=0)
+    return xp.sqrt(total / _PROBES)
 
 
 def spectral_norm(operator: Operator, rtol: float = 1e-3) -> float:
@@ -98,21 +118,22 @@ def spectral_norm(operator: Operator, rtol: float = 1e-3) -> float:
     """
     side = operator if operator.shape[1] <= operator.shape[0] else operator.H
     rng = np.random.default_rng(0)
-    vector = rng.standard_normal(side.shape[1]).astype(side.dtype)
-    vector /= np.linalg.norm(vector)
-    previous = np.zeros_like(vector)
+    start = rng.standard_normal(side.shape[1]).astype(side.dtype)
+    start /= np.linalg.norm(start)
+    vector = at_home(operator, start)
+    previous = namespace(vector).zeros_like(vector)
     diagonal: list[float] = []
     off_diagonal: list[float] = []
     coupling = largest = 0.0
     for _ in range(_LANCZOS_STEPS):
         image = side.gram(vector)
-        diagonal.append(float(np.vdot(vector, image).real))
+        diagonal.append(inner(vector, image))
         if not np.isfinite(diagonal[-1]):
             raise FloatingPointError(f"Phi gave values that are not finite: {operator!r}")
         image = image - diagonal[-1] * vector - coupling * previous
         values, vectors = scipy.linalg.eigh_tridiagonal(diagonal, off_diagonal)
         largest = max(float(values[-1]), 0.0)
-        coupling = float(np.linalg.norm(image))
+        coupling = norm(image)
         if coupling * abs(vectors[-1, -1]) <= rtol * largest or coupling == 0:
             break
         off_diagonal.append(coupling)

@@ -10,18 +10,21 @@ import numpy as np
 
 from cofem._arrays import (
     Array,
+    Moved,
     as_floating,
     as_indices,
     as_shape,
     conj,
     in_precision,
     is_complex,
+    is_torch,
     namespace,
-    on_device_of,
     precision_of,
     require_numpy,
     squared_modulus,
+    to_numpy,
 )
+from cofem.operators.array_transforms import fold_shape, folded
 from cofem.operators.base import Operator
 from cofem.operators.facts import Facts
 
@@ -50,7 +53,7 @@ class Mask(Operator):
     """
 
     def __init__(self, rows: Any, n: Any = None) -> None:
-        rows = np.asarray(rows)
+        rows = to_numpy(rows)
         if rows.dtype == bool:
             shape = rows.shape if n is None else as_shape(n, "n")
             if rows.shape != shape or not rows.any():
@@ -72,7 +75,10 @@ class Mask(Operator):
         self._unique = len(self._picked) == len(rows)
         in_order = np.array_equal(self._picked, rows)
         self._position = None if in_order else position
-        self._multiplicities: dict[str, np.ndarray] = {}
+        self._multiplicities: dict[str, Moved] = {}
+        self._moved_rows, self._moved_picked = Moved(rows), Moved(self._picked)
+        self._moved_position = Moved(position)
+        self._folded: dict[Any, Array] = {}
         super().__init__(
             (len(rows), length),
             facts=Facts(
@@ -85,44 +91,71 @@ class Mask(Operator):
 
     def _forward(self, x: Array) -> Array:
         xp = namespace(x)
-        picked = xp.take(x, on_device_of(x, self._picked), axis=-1)
+        picked = xp.take(x, self._moved_picked.like(x), axis=-1)
         if self._position is None:
             return picked
-        return xp.take(picked, on_device_of(x, self._position), axis=-1)
+        return xp.take(picked, self._moved_position.like(x), axis=-1)
 
     def _adjoint(self, y: Array) -> Array:
-        xp = namespace(y)
+        if not isinstance(y, np.ndarray):
+            return self._scattered(y)
         batch = y.shape[:-1]
-        targets = on_device_of(y, self.rows)
+        targets = self.rows
         if not self._unique:
-            require_numpy(y, f"{self} with repeated rows")
             # Equal rows next to each other, then one sum for each run of them.
             together = np.take(y, self._sorting, axis=-1)
             y = np.add.reduceat(together, np.cumsum(self._counts) - self._counts, axis=-1)
             targets = self._picked
-        vectors = xp.reshape(y, (-1, y.shape[-1]))
-        out = xp.zeros((vectors.shape[0], self.shape[1]), dtype=y.dtype, device=array_api_compat.device(y))
+        vectors = y.reshape(-1, y.shape[-1])
+        out = np.zeros((vectors.shape[0], self.shape[1]), dtype=y.dtype)
         if targets.shape[0] < _LONG_ENOUGH_TO_SCATTER_ALONE:
             out[:, targets] = vectors
         else:
             for i in range(vectors.shape[0]):
                 out[i, ...][targets] = vectors[i, ...]
-        return xp.reshape(out, (*batch, self.shape[1]))
+        return out.reshape(*batch, self.shape[1])
+
+    def _scattered(self, y: Array) -> Array:
+        """Do what `_adjoint` does, on other libraries than NumPy."""
+        xp, batch = namespace(y), y.shape[:-1]
+        if is_torch(y):
+            out = xp.zeros((*batch, self.shape[1]), dtype=y.dtype, device=y.device)
+            rows = self._moved_rows.like(y)
+            return out.index_copy_(-1, rows, y) if self._unique else out.index_add_(-1, rows, y)
+        if not self._unique:
+            require_numpy(y, f"{self} with repeated rows")
+        # The standard has no assignment by indices: entries are looked up, most in a zero at the end.
+        zero = xp.zeros((*batch, 1), dtype=y.dtype, device=array_api_compat.device(y))
+        return xp.take(xp.concat([y, zero], axis=-1), self._sources.like(y), axis=-1)
+
+    @cached_property
+    def _sources(self) -> Moved:
+        sources = np.full(self.shape[1], self.shape[0], dtype=np.intp)
+        sources[self.rows] = np.arange(self.shape[0])
+        return Moved(sources)
 
     @cached_property
     def _sorting(self) -> np.ndarray:
         return np.argsort(self.rows, kind="stable")
 
-    def _multiplicity(self, precision: str) -> np.ndarray:
+    def _multiplicity(self, precision: str) -> Moved:
         """How often each entry is picked, shape (n,): the diagonal of the Gram operator."""
         if precision not in self._multiplicities:
             multiplicity = np.zeros(self.shape[1], dtype=precision)
             multiplicity[self._picked] = self._counts
-            self._multiplicities[precision] = multiplicity
+            self._multiplicities[precision] = Moved(multiplicity)
         return self._multiplicities[precision]
 
+    def multiplicity_in_order_of_dct(self, x: Array) -> Array:
+        """How often each entry is picked, in the order in which the transform of ``x`` has them."""
+        weights = self._multiplicity(precision_of(x)).like(x)
+        key = (precision_of(x), type(x), array_api_compat.device(x), fold_shape(x))
+        if key not in self._folded:
+            self._folded[key] = folded(weights, x)
+        return self._folded[key]
+
     def _gram(self, x: Array) -> Array:
-        return x * on_device_of(x, self._multiplicity(precision_of(x)))
+        return x * self._multiplicity(precision_of(x)).like(x)
 
     def _spectral_norm(self) -> float:
         return float(np.sqrt(self._counts.max()))
@@ -212,12 +245,16 @@ class Diagonal(Operator):
             ),
         )
         self.d = d
+        self._moved = Moved(d)
+
+    def _home(self) -> Array | None:
+        return None if isinstance(self.d, np.ndarray) else self.d
 
     def _forward(self, x: Array) -> Array:
-        return x * self.d
+        return x * self._moved.like(x)
 
     def _adjoint(self, y: Array) -> Array:
-        return y * conj(self.d)
+        return y * conj(self._moved.like(y))
 
     def _abs2(self) -> Operator:
         return Diagonal(squared_modulus(self.d))

@@ -8,7 +8,8 @@ from math import prod
 import numpy as np
 import scipy.fft
 
-from cofem._arrays import Array, by_parts, namespace
+from cofem._arrays import Array, by_parts, namespace, number_like, take
+from cofem.operators import array_transforms
 from cofem.operators.base import Operator
 from cofem.operators.fourier import fft_workers, flatten, unflatten
 
@@ -80,9 +81,13 @@ class SquaredDCT(Operator):
         self.signal_shape = signal_shape
 
     def _forward(self, x: Array) -> Array:
+        if not isinstance(x, np.ndarray):
+            return array_transforms.along_axes(_squared_dct_anywhere, x, self.signal_shape)
         return self._along_each_axis(_squared_dct, x)
 
     def _adjoint(self, y: Array) -> Array:
+        if not isinstance(y, np.ndarray):
+            return array_transforms.along_axes(_squared_dct_transposed_anywhere, y, self.signal_shape)
         return self._along_each_axis(_squared_dct_transposed, y)
 
     def _along_each_axis(self, apply: Callable[[np.ndarray], np.ndarray], x: Array) -> np.ndarray:
@@ -119,6 +124,31 @@ def _squared_dct_transposed(y: np.ndarray) -> np.ndarray:
     return (cosines + y.sum(axis=-1, keepdims=True)) / n
 
 
+def _squared_dct_anywhere(x: Array) -> Array:
+    """Do what `_squared_dct` does, on any array library."""
+    xp, n = namespace(x), x.shape[-1]
+    cosines = array_transforms.dct(x) * number_like(x, (n / 2) ** 0.5)
+    cosines[..., 0] *= 2**0.5
+    cosines = xp.concat([cosines, xp.zeros_like(x[..., :1])], axis=-1)
+    doubled = 2 * np.arange(n)
+    sign = xp.ones_like(x)
+    sign[..., n // 2 + 1 :] *= -1
+    result = take(cosines, np.where(doubled <= n, doubled, 2 * n - doubled), axis=-1) * sign
+    result += xp.sum(x, axis=-1, keepdims=True)
+    result[..., 0] /= 2
+    return result / n
+
+
+def _squared_dct_transposed_anywhere(y: Array) -> Array:
+    """Do what `_squared_dct_transposed` does, on any array library."""
+    xp, n = namespace(y), y.shape[-1]
+    amplitudes = xp.zeros_like(y)
+    n_even = (n - 1) // 2
+    amplitudes[..., 2::2] = y[..., 1 : n_even + 1] - xp.flip(y[..., n - n_even :], axis=-1)
+    cosines = array_transforms.idct(amplitudes) * number_like(y, (n / 2) ** 0.5)
+    return (cosines + xp.sum(y, axis=-1, keepdims=True)) / n
+
+
 class SquaredHartley(Operator):
     """Squared entries of the real Fourier transform, ``cas^2 t = 1 + sin 2t`` over the size of the signal.
 
@@ -145,8 +175,15 @@ class SquaredHartley(Operator):
     def _adjoint(self, y: Array) -> Array:
         return self._forward(y)  # the matrix is symmetric
 
-    def _apply(self, x: np.ndarray) -> np.ndarray:
+    def _apply(self, x: Array) -> Array:
         n_axes = len(self.signal_shape)
+        if not isinstance(x, np.ndarray):
+            xp = namespace(x)
+            sines = xp.imag(array_transforms.fourier(x, self.signal_shape)) * -(self.shape[0] ** 0.5)
+            sines = xp.reshape(sines, (*x.shape[:-1], *self.signal_shape))
+            for axis, n in enumerate(self.signal_shape, -n_axes):
+                sines = take(sines, 2 * np.arange(n) % n, axis=axis)
+            return (xp.reshape(sines, x.shape) + xp.sum(x, axis=-1, keepdims=True)) / self.shape[0]
         signals = unflatten(x, self.signal_shape, str(self))
         axes = range(-n_axes, 0)
         sines = -scipy.fft.fftn(signals, axes=axes, workers=fft_workers(signals, n_axes)).imag

@@ -10,7 +10,7 @@ import numpy as np
 
 from cofem._arrays import Array, namespace
 from cofem.operators.base import Operator
-from cofem.operators.compose import agreed_groups, common_precision
+from cofem.operators.compose import agreed_groups, common_home, common_precision
 from cofem.operators.facts import Facts
 
 
@@ -25,6 +25,9 @@ class Stack(Operator):
             facts=Facts.of_stack([op.facts for op in parts]),
         )
         self.parts = tuple(parts)
+
+    def _home(self) -> Array | None:
+        return common_home(self.parts)
 
     def _forward(self, x: Array) -> Array:
         return namespace(x).concat([op._forward(x) for op in self.parts], axis=-1)
@@ -131,6 +134,9 @@ class BlockDiagonal(Operator):
             facts=Facts(row_gram=grams.pop() if len(grams) == 1 else None),
         )
         self.parts = tuple(parts)
+
+    def _home(self) -> Array | None:
+        return common_home(self.parts)
 
     def _apply(self, name: str, x: Array, axis: int) -> Array:
         ends = np.cumsum([op.shape[axis] for op in self.parts]).tolist()

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import scipy.fft
 
-from cofem._arrays import Array, as_shape, by_parts
+from cofem._arrays import Array, as_shape, by_parts, namespace
+from cofem.operators import array_transforms
 from cofem.operators.base import Operator
 from cofem.operators.facts import Facts
 from cofem.operators.fourier import fft_workers, flatten, unflatten
 from cofem.operators.long_transforms import dct_long, idct_long, pays
+from cofem.operators.sampling import Mask
 from cofem.operators.squares import Constant, SquaredDCT, SquaredHartley
 
 
@@ -25,8 +27,10 @@ class _Transform(Operator):
         length = prod(self.signal_shape)
         super().__init__((length, length), is_complex=is_complex, facts=Facts(row_gram=1.0))
 
-    def _apply(self, transform: Callable, x: Array, overwrite_x: bool = False) -> np.ndarray:
-        """Apply a function of scipy.fft along the axes of the signal."""
+    def _apply(self, transform: Callable, x: Array, overwrite_x: bool = False) -> Array:
+        """Apply a function of scipy.fft along the axes of the signal; `fftn` and `ifftn` to any arrays."""
+        if not isinstance(x, np.ndarray):
+            return array_transforms.fourier(x, self.signal_shape, inverse=transform is scipy.fft.ifftn)
         n_axes = len(self.signal_shape)
         signals = unflatten(x, self.signal_shape, str(self))
         result = transform(
@@ -76,15 +80,24 @@ class DCT(_Transform):
     def _adjoint_overwriting(self, y: Array) -> Array:
         return self._apply_idct(y, overwrite_x=True)
 
-    def _apply_dct(self, x: Array, overwrite_x: bool = False) -> np.ndarray:
+    def _apply_dct(self, x: Array, overwrite_x: bool = False) -> Array:
+        if not isinstance(x, np.ndarray):
+            return array_transforms.along_axes(array_transforms.dct, x, self.signal_shape)
         if len(self.signal_shape) == 1 and pays(x):
             return dct_long(x, overwrite_x)
         return self._apply(scipy.fft.dctn, x, overwrite_x)
 
-    def _apply_idct(self, y: Array, overwrite_x: bool = False) -> np.ndarray:
+    def _apply_idct(self, y: Array, overwrite_x: bool = False) -> Array:
+        if not isinstance(y, np.ndarray):
+            return array_transforms.along_axes(array_transforms.idct, y, self.signal_shape)
         if len(self.signal_shape) == 1 and pays(y):
             return idct_long(y, overwrite_x)
         return self._apply(scipy.fft.idctn, y, overwrite_x)
+
+    def _adjoint_gram_around(self, inner: Operator, x: Array) -> Array | None:
+        if isinstance(x, np.ndarray) or len(self.signal_shape) > 1 or not isinstance(inner, Mask):
+            return None
+        return array_transforms.dct_around(inner.multiplicity_in_order_of_dct(x), x)
 
     def _abs2(self) -> Operator:
         return SquaredDCT(self.signal_shape)
@@ -125,9 +138,10 @@ class FFT(_Transform):
     def _adjoint_overwriting(self, y: Array) -> Array:
         return self._apply(scipy.fft.ifftn, y, overwrite_x=True) if self.is_complex else self._adjoint(y)
 
-    def _hartley(self, x: np.ndarray) -> np.ndarray:
+    def _hartley(self, x: Array) -> Array:
         spectrum = self._apply(scipy.fft.fftn, x)
-        return spectrum.real - spectrum.imag
+        xp = namespace(spectrum)
+        return xp.real(spectrum) - xp.imag(spectrum)
 
     def _abs2(self) -> Operator:
         if self.is_complex:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
+from cofem._arrays import namespace, number_like, reciprocal
 
 Array = Any
 
@@ -53,4 +53,4 @@ class Independent(Prior):
 
 def capped_inverse(x: Array, cap: float) -> Array:
     """``1 / x``, at most `cap`."""
-    return 1 / np.maximum(x, x.dtype.type(1 / cap))
+    return reciprocal(namespace(x).maximum(x, number_like(x, 1 / cap)))

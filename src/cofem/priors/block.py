@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from cofem._arrays import Moved, is_torch, require_numpy
 from cofem.priors.base import Array, Prior, capped_inverse
 
 
@@ -40,21 +41,27 @@ class Block(Prior):
 
     def labels(self, n_columns: int) -> np.ndarray:
         """Return the block of each coefficient, numbered from 0, shape (D,)."""
-        return self._blocks(n_columns)[0]
+        return self._blocks(n_columns)[0].values
 
-    def _blocks(self, n_columns: int) -> tuple[np.ndarray, np.ndarray]:
+    def _blocks(self, n_columns: int) -> tuple[Moved, Moved]:
         """Return the labels and the sizes of the blocks; both are kept."""
         kept = self.__dict__.setdefault("_kept", {})
         if n_columns not in kept:
             labels = _labels(self.groups, n_columns)
-            kept[n_columns] = labels, np.bincount(labels)
+            kept[n_columns] = Moved(labels), Moved(np.bincount(labels).astype(np.float64))
         return kept[n_columns]
 
     def precisions(self, second_moment: Array, cap: float) -> Array:
         """M-step."""
         labels, sizes = self._blocks(second_moment.shape[0])
-        total = np.bincount(labels, weights=second_moment)
-        return capped_inverse((total / sizes).astype(second_moment.dtype), cap)[labels]
+        if is_torch(second_moment):
+            where, size = labels.like(second_moment), sizes.like(second_moment)
+            mean = (size * 0).index_add_(0, where, second_moment.to(size.dtype)) / size
+            return capped_inverse(mean.to(second_moment.dtype), cap)[where]
+        require_numpy(second_moment, "the Block prior, but for PyTorch tensors,")
+        total = np.bincount(labels.values, weights=second_moment)
+        mean = (total / sizes.values).astype(second_moment.dtype)
+        return capped_inverse(mean, cap)[labels.values]
 
 
 def _labels(groups: Any, n_columns: int) -> np.ndarray:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from cofem._arrays import as_shape
+from cofem._arrays import as_shape, namespace
 from cofem.priors.base import Array, Prior, capped_inverse
 
 
@@ -59,16 +59,17 @@ class PatternCoupled(Prior):
 
     def spread(self, x: Array) -> Array:
         """Add to each entry its neighbours', times the coupling; shape (D,)."""
-        array = x.reshape(self._axes(x.shape[0]))
-        total = array.copy()
-        weight = x.dtype.type(self.coupling)
+        xp = namespace(x)
+        array = xp.reshape(x, self._axes(x.shape[0]))
+        total = xp.asarray(array, copy=True)
+        weight = float(self.coupling)
         for axis in range(array.ndim):
             ahead = [slice(None)] * array.ndim
             behind = [slice(None)] * array.ndim
             ahead[axis], behind[axis] = slice(1, None), slice(None, -1)
             total[tuple(ahead)] += weight * array[tuple(behind)]
             total[tuple(behind)] += weight * array[tuple(ahead)]
-        return total.reshape(-1)
+        return xp.reshape(total, (-1,))
 
     def precisions(self, second_moment: Array, cap: float) -> Array:
         """M-step."""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from cofem._arrays import namespace
 from cofem.linalg.system import Dictionary
 from cofem.operators import Operator
 
@@ -54,7 +55,10 @@ class Setting:
 
     def clip(self, variance: Array) -> Array:
         """Keep variances within their exact bounds: `floor` and the prior variance."""
-        return np.clip(variance, self.floor, self.g).astype(self.g.dtype, copy=False)
+        if isinstance(variance, np.ndarray):
+            return np.clip(variance, self.floor, self.g).astype(self.g.dtype, copy=False)
+        xp = namespace(variance)
+        return xp.astype(xp.minimum(xp.maximum(variance, self.floor), self.g), self.g.dtype, copy=False)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from cofem._arrays import conj, namespace
 from cofem.linalg.diagonals.base import Columns, DiagonalEstimate, DiagonalEstimator, Setting
 from cofem.linalg.diagonals.rademacher import probe_scale
 from cofem.linalg.diagonals.self_consistent import SelfConsistent
@@ -56,16 +57,17 @@ class Corrected(DiagonalEstimator):
         """Update the average ratio and apply it."""
         inner, ratio, steps, spread = carry or (None, 0.0, 0, 0.0)
         wanted, probes, scale = columns.extra
-        fast = self.fast.estimate(setting, inner, wanted, x[:0])
-        ratios = (np.conj(probes) * x).real / (scale * fast.value)
+        fast = self.fast.estimate(setting, inner, wanted, x[:0, :])
+        xp = namespace(x)
+        ratios = xp.real(conj(probes) * x) / (scale * fast.value)
         # A plain average while there are few steps, a fading one later.
         keep = min(self.memory, steps / (steps + 1))
-        ratio = keep * ratio + (1 - keep) * np.mean(ratios, axis=0)
-        noise = np.var(ratios, axis=0, ddof=1) / self.probes if self.probes > 1 else np.inf
+        ratio = keep * ratio + (1 - keep) * xp.mean(ratios, axis=0)
+        noise = xp.var(ratios, axis=0, correction=1) / self.probes if self.probes > 1 else np.inf
         spread = keep**2 * spread + (1 - keep) ** 2 * noise
         return DiagonalEstimate(
             setting.clip(fast.value * ratio),
-            fast.value * np.sqrt(spread),
+            fast.value * spread**0.5,
             (fast.carry, ratio, steps + 1, spread),
             used=self.name,
         )

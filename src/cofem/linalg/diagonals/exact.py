@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import array_api_compat
 import numpy as np
 from scipy import linalg
 
+from cofem._arrays import Array, conj, in_precision, namespace
 from cofem.linalg.diagonals.base import Columns, DiagonalEstimate, DiagonalEstimator, Setting
-
-Array = Any
 
 #: Coefficients count as gone when all of them together explain less than this share of the noise.
 NEGLIGIBLE = 1e-3
@@ -28,6 +28,8 @@ class Exact(DiagonalEstimator):
 
     def estimate(self, setting: Setting, carry: Any, columns: Columns, x: Array) -> DiagonalEstimate:
         """Write out the live columns and factor."""
+        if not isinstance(setting.g, np.ndarray):
+            return DiagonalEstimate(setting.clip(_variances_anywhere(setting)), 0.0, used=self.name)
         live = live_columns(setting)
         if live.size == 0:
             return DiagonalEstimate(setting.clip(setting.g), 0.0, used=self.name)
@@ -74,3 +76,30 @@ def exact_variances(columns: np.ndarray, g: np.ndarray, noise_var: float) -> np.
     factor = linalg.cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
     white = linalg.solve_triangular(factor, scaled.T, lower=True, check_finite=False)
     return g * (1 - np.einsum("ij,ij->j", white.conj(), white).real)
+
+
+def _variances_anywhere(setting: Setting) -> Array:
+    """Do what `Exact` does, on any array library, in double precision."""
+    n, d = setting.phi.shape
+    xp = namespace(setting.g)
+    g = in_precision(setting.g, "float64")
+    device = array_api_compat.device(g)
+    strength = g * in_precision(setting.column_energy, "float64")
+    in_order = xp.sort(strength)
+    gone = int(xp.count_nonzero(xp.cumulative_sum(in_order) < NEGLIGIBLE * setting.noise_var))
+    if gone == d:
+        return g
+    # What is left out has no variance to begin with, rather than no column.
+    live = xp.where(strength >= in_order[gone], g, xp.zeros_like(g))
+    identity = xp.eye(min(n, d), dtype=setting.like.dtype, device=device)
+    if d <= n:
+        matrix = in_precision(setting.operator.gram(identity), "float64")
+        root = xp.sqrt(live)
+        matrix = root[:, None] * (matrix / setting.noise_var) * root[None, :]
+        inverse = xp.linalg.inv(matrix + xp.eye(d, dtype=matrix.dtype, device=device))
+        return g * xp.real(xp.linalg.diagonal(inverse))
+    rows = in_precision(setting.operator.adjoint(identity), "float64")  # row i is that of Phi, conjugated
+    matrix = conj(rows * live) @ rows.T
+    matrix = matrix + setting.noise_var * xp.eye(n, dtype=matrix.dtype, device=device)
+    solved = xp.linalg.solve(matrix, conj(rows))
+    return g * (1 - live * xp.real(xp.sum(rows * solved, axis=0)))

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from cofem._arrays import squared_modulus
+from cofem._arrays import conj, is_complex, namespace, squared_modulus
 from cofem.linalg.diagonals.base import Columns, DiagonalEstimate, DiagonalEstimator, Setting
 from cofem.linalg.diagonals.corrected import Corrected
 from cofem.linalg.diagonals.exact import Exact
@@ -95,7 +95,7 @@ class Gate(DiagonalEstimator):
             )
             scale = probe_scale(setting)
             b *= scale
-            b = b if wanted.b is None else np.concatenate([wanted.b, b])
+            b = b if wanted.b is None else namespace(b).concat([wanted.b, b])
         else:
             b = wanted.b
         return Columns(wanted.v, b, (current, wanted, n_wanted, scale))
@@ -104,13 +104,13 @@ class Gate(DiagonalEstimator):
         """Estimate, and judge the estimate if check probes were solved for."""
         verdict = carry or Verdict()
         current, wanted, n_wanted, scale = columns.extra
-        estimate = current.estimate(setting, verdict.inner, wanted, x[:n_wanted])
+        estimate = current.estimate(setting, verdict.inner, wanted, x[:n_wanted, :])
         verdict = verdict._replace(steps=verdict.steps + 1, inner=estimate.carry)
         figures = {"diagonal_error": np.nan}
         if scale is not None:
             n_coefficient_side = 0 if wanted.b is None else wanted.b.shape[0]
             assert columns.b is not None
-            ratios = direct_ratios(columns.b[n_coefficient_side:], x[n_wanted:], scale, estimate.value)
+            ratios = direct_ratios(columns.b[n_coefficient_side:, :], x[n_wanted:, :], scale, estimate.value)
             weight = _effect(setting, estimate.value)
             error, standard_error = squared_error(ratios, weight)
             figures["diagonal_error"] = error
@@ -122,7 +122,7 @@ class Gate(DiagonalEstimator):
             )
             if error > self.tolerated + 3 * standard_error:
                 # The check probes are direct estimates themselves: use them for this step.
-                value = setting.clip(estimate.value * np.mean(ratios, axis=0))
+                value = setting.clip(estimate.value * namespace(ratios).mean(ratios, axis=0))
                 verdict = verdict._replace(failed=(*verdict.failed, current.name), inner=None)
                 estimate = DiagonalEstimate(value, estimate.standard_error, used="check probes")
         return DiagonalEstimate(
@@ -165,8 +165,8 @@ def direct_ratios(probes: Array, solutions: Array, scale: Array, value: Array) -
     scale, value : arrays of shape (D,)
         What the signs were multiplied by, and the estimate in question.
     """
-    if np.iscomplexobj(probes):
-        ratios = (np.conj(probes) * solutions).real
+    if is_complex(probes):
+        ratios = namespace(probes).real(conj(probes) * solutions)
     else:
         ratios = solutions
         ratios *= probes
@@ -191,21 +191,22 @@ def squared_error(ratios: Array, weight: Array) -> tuple[float, float]:
         Effect of each coefficient.
     """
     k, size = ratios.shape
+    xp = namespace(ratios)
     mean = square = 0.0
     for start in range(0, size, BLOCK):
-        block = slice(start, start + BLOCK)
+        block = slice(start, min(start + BLOCK, size))
         deviation = weight[block] * (ratios[:, block] - 1.0)
-        total = np.sum(deviation, axis=0, dtype=float)
+        total = xp.sum(deviation, axis=0, dtype=xp.float64)
         # All ordered pairs of different probes: (sum)^2 minus the squares.
-        pairs = (total**2 - np.sum(deviation**2, axis=0, dtype=float)) / (k * (k - 1))
-        mean += float(np.sum(pairs)) / size
-        square += float(np.sum(pairs**2)) / size
+        pairs = (total**2 - xp.sum(deviation**2, axis=0, dtype=xp.float64)) / (k * (k - 1))
+        mean += float(xp.sum(pairs)) / size
+        square += float(xp.sum(pairs**2)) / size
     return mean, max(square - mean**2, 0.0) ** 0.5 / size**0.5
 
 
 def _effect(setting: Setting, variance: Array) -> Array:
     """Change of log alpha for a relative change of the variance: ``s / (|mean|^2 + s)``."""
     if setting.mean is None:
-        return np.ones_like(variance)
+        return namespace(variance).ones_like(variance)
     power = squared_modulus(setting.mean)
-    return variance / ((power if power.ndim == 1 else np.mean(power, axis=0)) + variance)
+    return variance / ((power if power.ndim == 1 else namespace(power).mean(power, axis=0)) + variance)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cofem._arrays import squared_modulus
+from cofem._arrays import is_complex, namespace, on_device_of, squared_modulus
 from cofem.linalg.diagonals.base import Columns, DiagonalEstimate, DiagonalEstimator, Setting
 
 Array = Any
@@ -44,7 +44,7 @@ class Paired(DiagonalEstimator):
         """Draw coefficients from the prior and noisy data from them."""
         n, d = setting.phi.shape
         draws = _standard_normal((self.samples, d), setting.like, rng)
-        draws *= np.sqrt(setting.g)
+        draws *= namespace(setting.g).sqrt(setting.g)
         noise = _standard_normal((self.samples, n), setting.like, rng)
         noise *= setting.noise_var**0.5
         noise += setting.phi.forward(draws)
@@ -52,8 +52,9 @@ class Paired(DiagonalEstimator):
 
     def estimate(self, setting: Setting, carry: Any, columns: Columns, x: Array) -> DiagonalEstimate:
         """Compare what was explained with what was left."""
-        explained = np.mean(squared_modulus(x), axis=0) / setting.g
-        left = np.mean(squared_modulus(columns.extra - x), axis=0) / setting.g
+        xp = namespace(x)
+        explained = xp.mean(squared_modulus(x), axis=0) / setting.g
+        left = xp.mean(squared_modulus(columns.extra - x), axis=0) / setting.g
         weight = 1.0
         if carry is not None:
             old_explained, old_left, old_weight = carry
@@ -62,15 +63,17 @@ class Paired(DiagonalEstimator):
             weight = self.memory**2 * old_weight + (1 - self.memory) ** 2
         share = left / (explained + left)
         # Each mean square has relative variance 2 / samples (1 / samples for complex draws).
-        kind = 1 if np.iscomplexobj(x) else 2
-        error = share * (1 - share) * np.sqrt(2 * kind * weight / self.samples)
+        kind = 1 if is_complex(x) else 2
+        error = share * (1 - share) * float(np.sqrt(2 * kind * weight / self.samples))
         return DiagonalEstimate(
             setting.clip(setting.g * share), setting.g * error, (explained, left, weight), used=self.name
         )
 
 
 def _standard_normal(shape: tuple[int, int], like: Array, rng: np.random.Generator) -> Array:
-    if not np.iscomplexobj(like):
-        return rng.standard_normal(shape).astype(like.dtype)
-    real, imaginary = rng.standard_normal((2, *shape)) * np.sqrt(0.5)
-    return (real + 1j * imaginary).astype(like.dtype)
+    if not is_complex(like):
+        numbers = rng.standard_normal(shape)
+    else:
+        real, imaginary = rng.standard_normal((2, *shape)) * np.sqrt(0.5)
+        numbers = real + 1j * imaginary
+    return namespace(like).astype(on_device_of(like, numbers), like.dtype)

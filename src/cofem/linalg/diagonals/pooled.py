@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from cofem._arrays import conj, in_precision, namespace, on_device_of, precision_of, take, to_numpy, total
 from cofem.linalg.diagonals.base import Columns, DiagonalEstimate, DiagonalEstimator, Setting
 from cofem.linalg.probes import draw_probes
 from cofem.linalg.roots import bracketed_root
@@ -44,24 +45,29 @@ class Pooled(DiagonalEstimator):
         probes = draw_probes(
             self.probes, setting.g.shape[0], like=setting.like, rng=rng, distribution="rademacher"
         )
-        return Columns(b=probes / np.sqrt(setting.g), extra=probes)
+        return Columns(b=probes / namespace(setting.g).sqrt(setting.g), extra=probes)
 
     def estimate(self, setting: Setting, carry: Any, columns: Columns, x: Array) -> DiagonalEstimate:
         """Turn the probes' traces into one c for each group."""
         probes = columns.extra
-        left = (np.conj(probes) * x).real / np.sqrt(setting.g)  # estimates 1 - gamma_j, one row a probe
+        xp = namespace(x)
+        left = xp.real(conj(probes) * x) / xp.sqrt(setting.g)  # estimates 1 - gamma_j, one row a probe
         labels = setting.operator.groups if self.groups is None else self.groups
-        members = _members(labels, setting.g.shape[0])
-        c_theta = np.empty_like(setting.g)
-        spread = np.empty_like(setting.g)
-        for group in members:
-            strength = setting.g[group] * setting.column_energy[group]  # theta / alpha
-            gamma = strength.shape[0] - np.sum(left[:, group], axis=-1, dtype=float)
-            total = float(np.mean(gamma))
-            scale = solve_trace(strength, total, 1 / setting.noise_var)
-            c_theta[group] = scale * setting.column_energy[group]
-            spread[group] = _relative_error(left[:, group], total)
-        value = setting.clip(setting.g / (1 + setting.g * c_theta))
+        members = _members(labels)
+        number = np.zeros(setting.g.shape[0], dtype=np.intp)  # of the group, for each coefficient
+        scales, spreads = np.zeros(len(members)), np.zeros(len(members))
+        strengths = setting.g * setting.column_energy  # theta / alpha
+        for i, group in enumerate(members):
+            part, strength = left, strengths
+            if group is not None:
+                number[group] = i
+                part, strength = take(left, group, axis=1), take(strengths, group, axis=0)
+            traces = to_numpy(xp.sum(part, axis=-1, dtype=xp.float64))
+            gamma = float(np.mean(strength.shape[0] - traces))
+            scales[i] = solve_trace(strength, gamma, 1 / setting.noise_var)
+            spreads[i] = _relative_error(part, gamma)
+        scale, spread = _by_group(scales, number, setting.g), _by_group(spreads, number, setting.g)
+        value = setting.clip(setting.g / (1 + setting.g * (scale * setting.column_energy)))
         gamma = 1 - value / setting.g
         # d log s / d log c = -gamma
         return DiagonalEstimate(value, value * gamma * spread, used=self.name)
@@ -81,8 +87,8 @@ def solve_trace(strength: Array, gamma: float, largest: float) -> float:
     """
 
     def excess(log_c: float) -> float:
-        ct = np.exp(log_c) * strength
-        return float(np.sum(ct / (1 + ct), dtype=float)) - gamma
+        ct = float(np.exp(log_c)) * strength
+        return total(ct / (1 + ct)) - gamma
 
     high = np.log(largest)
     if excess(high) <= 0:
@@ -95,10 +101,17 @@ def solve_trace(strength: Array, gamma: float, largest: float) -> float:
     return float(np.exp(bracketed_root(excess, low, high, xtol=1e-4)))
 
 
-def _members(labels: Any, size: int) -> list[Any]:
-    """Index sets of the groups; the small ones together are one."""
+def _by_group(numbers: np.ndarray, group: np.ndarray, like: Array) -> Any:
+    """Give each coefficient the number of its group; one number for all stays one."""
+    if numbers.size == 1:
+        return float(numbers[0])
+    return on_device_of(like, numbers[group].astype(precision_of(like)))
+
+
+def _members(labels: Any) -> list[Any]:
+    """Index sets of the groups; the small ones together are one, and None is all."""
     if labels is None:
-        return [slice(None)]
+        return [None]
     order = np.argsort(labels, kind="stable")
     _, starts = np.unique(np.asarray(labels)[order], return_index=True)
     groups = np.split(order, starts[1:])
@@ -114,4 +127,10 @@ def _relative_error(left: Array, gamma: float) -> float:
     n_probes, size = left.shape
     if size < 2 or gamma <= 0:
         return np.inf
-    return float(np.std(left, dtype=float) * np.sqrt(size / n_probes) / gamma)
+    deviation = float(np.std(left, dtype=float)) if isinstance(left, np.ndarray) else _deviation(left)
+    return deviation * float(np.sqrt(size / n_probes)) / gamma
+
+
+def _deviation(x: Array) -> float:
+    xp = namespace(x)
+    return float(xp.std(in_precision(x, "float64")))

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cofem._arrays import namespace
+from cofem._arrays import namespace, number_like
 from cofem.linalg.diagonals.base import Columns, DiagonalEstimate, DiagonalEstimator, Setting
 from cofem.linalg.probes import ProbeDistribution, draw_probes
 
@@ -98,10 +98,16 @@ class Rademacher(DiagonalEstimator):
         """Average over the probes."""
         probes, scale = columns.extra
         value, error = estimate_diagonal(probes, x, scale)
-        value = setting.clip(value) if self.clip else np.maximum(value, 0).astype(setting.g.dtype)
+        value = setting.clip(value) if self.clip else _non_negative(value, setting.g)
         return DiagonalEstimate(value, error, used=self.name)
 
 
 def probe_scale(setting: Setting) -> Array:
     """Inverse standard deviations, as far as they are known: the last ones, or else the prior's."""
-    return 1 / np.sqrt(setting.g if setting.variance is None else setting.variance)
+    spread = setting.g if setting.variance is None else setting.variance
+    return 1 / namespace(spread).sqrt(spread)
+
+
+def _non_negative(x: Array, like: Array) -> Array:
+    xp = namespace(x)
+    return xp.astype(xp.maximum(x, number_like(x, 0.0)), like.dtype)

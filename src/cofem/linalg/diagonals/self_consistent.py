@@ -7,6 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from cofem._arrays import average, inner, namespace, number_like, reciprocal
 from cofem.linalg.diagonals.base import Columns, DiagonalEstimate, DiagonalEstimator, Setting
 from cofem.linalg.lanczos import spectral_density
 from cofem.linalg.roots import bracketed_root
@@ -64,10 +65,11 @@ class SelfConsistent(DiagonalEstimator):
             share = n / d
             spectrum = Spectrum(np.array([row_gram, 0.0]), np.array([share, 1 - share]))
             return Columns(extra=Carry(spectrum, None, None))
-        mean = float(np.mean(setting.column_energy, dtype=float)) or 1.0
-        relative = setting.column_energy / np.asarray(mean, setting.g.dtype)
-        relative = np.where(relative > 0, relative, 1).astype(setting.g.dtype)
-        inverse = 1 / np.sqrt(relative)
+        mean = average(setting.column_energy) or 1.0
+        xp = namespace(setting.g)
+        relative = setting.column_energy / mean
+        relative = xp.astype(xp.where(relative > 0, relative, number_like(relative, 1.0)), setting.g.dtype)
+        inverse = 1 / xp.sqrt(relative)
 
         def gram(x: Array) -> Array:
             return inverse * setting.phi.gram(inverse * x)
@@ -84,9 +86,9 @@ class SelfConsistent(DiagonalEstimator):
         found: Carry = columns.extra
         relative = found.relative_energy
         # Columns of unequal norm: alpha in units where they are equal.
-        alpha = 1 / setting.g if relative is None else 1 / (setting.g * relative)
+        alpha = reciprocal(setting.g if relative is None else setting.g * relative)
         tau = solve_tau(alpha, found.spectrum, 1 / setting.noise_var, found.tau)
-        value = 1 / (alpha + np.asarray(tau, alpha.dtype))
+        value = reciprocal(alpha + tau)
         if relative is not None:
             value /= relative
         # Fluctuations of S_j around tau are of relative size 1 / sqrt(N) or more; the gate measures them.
@@ -110,9 +112,9 @@ def solve_tau(alpha: Array, spectrum: Spectrum, beta: float, guess: float | None
     """
 
     def excess(log_tau: float) -> float:
-        inverse = 1 / (alpha + np.asarray(np.exp(log_tau), alpha.dtype))
-        eta = float(np.mean(inverse, dtype=float))
-        omega = float(np.vdot(alpha, inverse)) / alpha.size / eta  # 1 / eta - tau, without cancellation
+        inverse = reciprocal(alpha + float(np.exp(log_tau)))
+        eta = average(inverse)
+        omega = inner(alpha, inverse) / alpha.shape[0] / eta  # 1 / eta - tau, without cancellation
         resolvent = float(np.sum(spectrum.weights / (omega + beta * spectrum.nodes)))
         return resolvent / eta - 1
 
