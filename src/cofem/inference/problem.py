@@ -449,7 +449,7 @@ def _power_of_two(x: float) -> float:
 def _dictionary_unit(operator: Operator, most: float) -> float:
     """Choose a unit for Phi; 1 unless its columns are so small or large that squares may overflow."""
     with np.errstate(over="ignore", invalid="ignore"):
-        norms = operator.column_norms()
+        norms = to_numpy(operator.column_norms())
     if np.isnan(norms).any():
         raise FloatingPointError("Phi gave values that are not finite before the first step; check it")
     if np.isinf(norms).any():
