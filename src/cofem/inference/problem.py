@@ -449,10 +449,11 @@ def _power_of_two(x: float) -> float:
 def _dictionary_unit(operator: Operator, most: float) -> float:
     """Choose a unit for Phi; 1 unless its columns are so small or large that squares may overflow."""
     with np.errstate(over="ignore", invalid="ignore"):
-        norms = to_numpy(operator.column_norms())
-    if np.isnan(norms).any():
+        norms = operator.column_norms()
+        largest = float(namespace(norms).max(norms))  # NaN if any is, in every library
+    if math.isnan(largest):
         raise FloatingPointError("Phi gave values that are not finite before the first step; check it")
-    if np.isinf(norms).any():
+    if math.isinf(largest):
         raise ValueError("Phi must have columns of finite norm, got one that overflows; change its unit")
     _check_size(norms, "Phi", most)
     size = _rms(norms) or 1.0
