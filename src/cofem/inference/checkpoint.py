@@ -324,10 +324,12 @@ class Keeper:
             self.rng = np.random.Generator(getattr(np.random, name)())
         self.rng.bit_generator.state = self.start
 
-    def belongs(self, task: int, marks: Callable[[], dict[str, Any]]) -> None:
+    def belongs(self, task: int, y: Any, marks: Callable[[], dict[str, Any]]) -> None:
         """Note what a task is; refuse to resume it from a file that belongs to another."""
         if not self.active:
             return
+        if not isinstance(y, np.ndarray):
+            raise TypeError(f"checkpoint and resume work on NumPy arrays only, got y as {type(y).__name__}")
         name = str(task)
         self.marks[name] = marks()
         old = self._old_marks.get(name, self.marks[name])

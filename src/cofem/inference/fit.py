@@ -205,13 +205,7 @@ class _Settings:
 
 
 def _fit_one(
-    Phi: Any,
-    y: Any,
-    noise_std: Any,
-    sample_weight: Any,
-    settings: _Settings,
-    task: int = 0,
-    stacklevel: int = 4,
+    Phi: Any, y: Any, noise_std: Any, sample_weight: Any, settings: _Settings, task: int = 0
 ) -> Posterior:
     """Fit data that share one dictionary and one set of precisions."""
     ready = make_problem(
@@ -228,7 +222,7 @@ def _fit_one(
     start = _check_alpha_init(
         chosen.alpha_init if settings.alpha_init is None else settings.alpha_init, problem
     )
-    settings.keeper.belongs(task, lambda: marks_of(problem, ready.noise, settings.marks()))
+    settings.keeper.belongs(task, problem.y, lambda: marks_of(problem, ready.noise, settings.marks()))
     notes: tuple[str, ...] = (why,) if why else ()
     if getattr(ready.operator, "one_by_one", False):
         notes += (
@@ -266,7 +260,7 @@ def _fit_one(
     if fault:
         status = Status(StatusCode.FAILED, fault, status.notes)
     if outcome.doubtful or fault:
-        warnings.warn(str(status), ConvergenceWarning, stacklevel=4)
+        warnings.warn(str(status), ConvergenceWarning, stacklevel=5)
     status = Status(status.code, status.message, (*status.notes, *notes))
     return _posterior(ready, outcome, chosen, status)
 
@@ -307,10 +301,10 @@ def learn_noise(problem: Problem, keeper: Keeper, progress: bool = False, stage:
                     noise=rule,
                 )
             problem.phi.products += seen.phi.products
+            noise_var = outcome.problem.noise_var
             if outcome.status.code is StatusCode.FAILED:
                 warnings.warn(f"learning the noise: {outcome.status}", ConvergenceWarning, stacklevel=5)
-            noise_var = outcome.problem.noise_var
-            if not outcome.status.converged:  # it may never have been allowed to rise
+            elif not outcome.status.converged:  # it may never have been allowed to rise
                 noise_var = max(noise_var, rule(outcome.problem, outcome.state, True))
             if noise_var < NOTHING_FOUND * power:
                 break
@@ -329,7 +323,8 @@ def _kept_run(
     if outcome is None:
         record, keep = keeper.record(stage, method), keeper.keep(stage, method)
         outcome = run(problem, method, state, rng=keeper.rng, record=record, keep=keep, **arguments)
-        keeper.finish(stage, outcome, whole=stage.endswith("fit"))
+        # Of a stage that learned the noise nothing but that is needed, if it did.
+        keeper.finish(stage, outcome, whole=stage.endswith("fit") or not outcome.status.converged)
     return outcome
 
 

@@ -19,18 +19,20 @@ from cofem._arrays import (
     inner,
     is_complex,
     is_foreign,
+    is_torch,
     namespace,
     number_like,
     on_device_of,
     place,
     precision_of,
+    require_numpy,
     size,
     squared_modulus,
     to_numpy,
     total,
 )
 from cofem.operators import Dense, Diagonal, Operator, as_operator, check_adjoint
-from cofem.priors import Independent, Prior
+from cofem.priors import Block, Independent, Prior
 from cofem.priors.rectified import rectified_moments, rectified_second_moment
 
 Array = Any
@@ -305,6 +307,8 @@ def make_problem(
     real = np.dtype(max(precision_of(y), operator.precision or "float32"))
     if nonnegative and complex_problem:
         raise ValueError("nonnegative=True is for real coefficients, but y or Phi is complex")
+    if isinstance(prior, Block) and not isinstance(y, np.ndarray) and not is_torch(y):
+        require_numpy(y, "the Block prior, but for PyTorch tensors,")
     if nonnegative and not isinstance(y, np.ndarray):
         raise TypeError(f"nonnegative=True works on NumPy arrays only, but y or Phi is {place(y)}")
     dtype = np.result_type(real, np.complex64) if complex_problem else real
