@@ -151,3 +151,14 @@ def test_wavelets_say_that_they_need_numpy() -> None:
     strict = pytest.importorskip("array_api_strict")
     with pytest.raises(TypeError, match=r"Wavelet\(.*\) works on NumPy arrays only, got array_api_strict"):
         Wavelet(4, "haar").forward(strict.ones(4))
+
+
+def test_pylops_takes_a_cofem_operator():
+    Phi = DCT(8).T
+    wrapped = pylops.LinearOperator(Phi)
+    x = np.arange(8.0)
+    np.testing.assert_allclose(wrapped @ x, Phi @ x)
+    np.testing.assert_allclose(wrapped.H @ x, Phi.H @ x)
+    np.testing.assert_allclose((pylops.Identity(8) @ wrapped) @ x, Phi @ x)
+    solved = pylops.optimization.basic.lsqr(wrapped, Phi @ x, niter=20)[0]
+    np.testing.assert_allclose(solved, x, atol=1e-6)

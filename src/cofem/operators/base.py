@@ -363,6 +363,9 @@ class Operator(ABC):
         """Return ``Phi^H y`` for ``y`` of shape (N, L)."""
         return self.H @ y
 
+    # What `pylops.LinearOperator(Phi)` asks.
+    _matvec, _rmatvec = matvec, rmatvec
+
     # --- text ---------------------------------------------------------------------------------------
 
     def _expression(self) -> str:
