@@ -12,7 +12,8 @@ test: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -q -n 2
+	# Two workers share the cores; threads of BLAS in each would only wait for each other.
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2
 
 # The property tests with twenty times as many cases.
 nightly: $(VENV)/.installed-test

@@ -396,6 +396,15 @@ def test_ctrl_c_hands_back_the_result_so_far() -> None:
     assert caught.value.posterior is None
 
 
+@pytest.fixture
+def listens_to_ctrl_c():
+    """Python does not listen to it where the shell started it in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("listens_to_ctrl_c")
 def test_ctrl_c_inside_a_step(tmp_path: Path) -> None:
     class Slow(Dense):
         calls = 0
