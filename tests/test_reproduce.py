@@ -133,6 +133,21 @@ def test_a_claim_that_fails_is_shown_as_such(tmp_path: Path) -> None:
     assert all(check.holds for check in experiment.report(rows).checks)
 
 
+def test_a_claim_about_two_experiments_is_judged_with_both() -> None:
+    def rows(name: str, seconds: float) -> Rows:
+        return Rows(
+            Row(cell, Measurement(seconds=seconds, reached=True))
+            for cell in EXPERIMENTS[name].cells(Options(seeds=1))
+        )
+
+    structured = EXPERIMENTS["d"]
+    (same,) = structured.compare(rows("d", 1.0), {"b": rows("b", 1.5)})
+    (other,) = structured.compare(rows("d", 1.0), {"b": rows("b", 9.0)})
+    (alone,) = structured.compare(rows("d", 1.0), {})
+    assert (same.holds, other.holds, alone.holds) == (True, False, None)
+    assert EXPERIMENTS["b"].compare(rows("b", 1.0), {}) == []
+
+
 def test_exponents_are_those_of_the_data() -> None:
     rows = Rows(
         Row(Cell({"problem": "dct", "D": D}, "em", 0), Measurement(seconds=1e-9 * D**2.5, reached=True))

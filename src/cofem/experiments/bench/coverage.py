@@ -11,7 +11,7 @@ from scipy.special import ndtri
 
 import cofem
 from cofem.experiments import problems
-from cofem.experiments.bench.noise import new_rows
+from cofem.experiments.bench.noise import unseen
 from cofem.experiments.study.base import Check, Options, Report, Study, Table, grid, number
 from cofem.experiments.study.methods import METHODS
 from cofem.experiments.study.results import Cell, Measurement, Rows, Value
@@ -47,8 +47,7 @@ class Coverage(Study):
         kind = str(cell.setting["kind"])
         case = getattr(problems, kind)(1024, sigma=0.01, seed=cell.seed)
         rng = np.random.default_rng(10_000 + cell.seed)
-        new = new_rows(kind, case, rng)
-        y_new = cofem.as_operator(new) @ case.z + 0.01 * rng.standard_normal(200)
+        new, y_new = unseen(kind, case, rng)
         label = "paper" if cell.method == "paper 2e-5" and kind == "dense" else cell.method
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", cofem.ConvergenceWarning)

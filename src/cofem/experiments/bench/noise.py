@@ -55,8 +55,7 @@ class LearnedNoise(Study):
         kind, sigma, f = str(cell.setting["kind"]), float(cell.setting["sigma"]), int(cell.setting["f"])
         case = getattr(problems, kind)(1024, f=f, sigma=sigma, seed=cell.seed)
         rng = np.random.default_rng(10_000 + cell.seed)
-        new = new_rows(kind, case, rng)
-        y_new = cofem.as_operator(new) @ case.z + sigma * rng.standard_normal(NEW_ROWS)
+        new, y_new = unseen(kind, case, rng)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", cofem.ConvergenceWarning)
             start = time.perf_counter()
@@ -162,13 +161,15 @@ def _checks(kind: str, summaries: list[tuple[dict[str, float], float]]) -> list[
     ]
 
 
-def new_rows(kind: str, case: problems.Case, rng: np.random.Generator) -> Any:
-    """Return rows of the same kind of dictionary that were not measured."""
+def unseen(kind: str, case: problems.Case, rng: np.random.Generator) -> tuple[Any, np.ndarray]:
+    """Return rows of the same kind of dictionary that were not measured, and data at them."""
     D = case.z.size
     if kind == "dense":
-        return rng.standard_normal((NEW_ROWS, D))
-    unseen = np.setdiff1d(np.arange(D), case.Phi.factors[0].rows)
-    return Mask(np.sort(rng.choice(unseen, NEW_ROWS, replace=False)), D) @ DCT(D).T
+        new: Any = rng.standard_normal((NEW_ROWS, D))
+    else:
+        left = np.setdiff1d(np.arange(D), case.Phi.factors[0].rows)
+        new = Mask(np.sort(rng.choice(left, NEW_ROWS, replace=False)), D) @ DCT(D).T
+    return new, cofem.as_operator(new) @ case.z + case.noise_std * rng.standard_normal(NEW_ROWS)
 
 
 def _coverage(post: cofem.Posterior, new: Any, y: np.ndarray) -> float:

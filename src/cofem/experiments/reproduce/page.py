@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from cofem.experiments.reproduce.base import LABELS
@@ -51,16 +52,15 @@ def write_page(experiments: Iterable[Study], folder: Path) -> list[Path]:
     claims: list[list[str]] = []
     links: list[str] = []
     scales: set[bool] = set()
-    names: list[str] = []
-    for experiment in experiments:
-        path = result_path(experiment, folder)
-        if not path.exists():
-            continue
-        quick = is_quick(path)
+    found = [experiment for experiment in experiments if result_path(experiment, folder).exists()]
+    names = [experiment.name for experiment in found]
+    quickness = {experiment.name: is_quick(result_path(experiment, folder)) for experiment in found}
+    results = {e.name: open_results(e, folder, quickness[e.name]).rows for e in found}
+    for experiment in found:
+        quick, rows = quickness[experiment.name], results[experiment.name]
         scales.add(quick)
-        names.append(experiment.name)
-        rows = open_results(experiment, folder, quick).rows
         report = experiment.report(rows)
+        report = replace(report, checks=[*report.checks, *experiment.compare(rows, results)])
         figures = [] if report.plot is None else draw(report.plot, folder / f"figure-{experiment.name}")
         written += figures
         title = _title(experiment)

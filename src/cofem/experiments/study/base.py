@@ -101,6 +101,10 @@ class Study(ABC):
     def report(self, rows: Rows) -> Report:
         """Say what the rows mean. They may be incomplete."""
 
+    def compare(self, rows: Rows, others: Mapping[str, Rows]) -> list[Check]:
+        """Return the checks that need the rows of other studies, by name, as well; none by default."""
+        return []
+
 
 def result_path(study: Study, folder: Path) -> Path:
     """Return where the results of a study are kept."""
