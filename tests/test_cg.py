@@ -200,7 +200,7 @@ def test_steps_at_which_the_measure_is_not_evaluated_cost_little(tol):
         assert len(evaluations) < 0.7 * result.iterations[0]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     n=st.integers(1, 25),
     columns=st.integers(1, 4),

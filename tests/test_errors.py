@@ -68,6 +68,11 @@ CASES = {
         "method=.amp",
         dict(y=np.stack([Y, Y], 1), prior=cofem.MultiTask(), method="amp"),
     ),
+    "a column of one task for seq": (
+        ValueError,
+        "method='seq' works on one data vector, got y",
+        dict(y=Y[:, None], prior=cofem.MultiTask(), method="seq"),
+    ),
     "a prior for seq": (ValueError, "method=.seq", dict(prior=cofem.Block(2), method="seq")),
     "lists of different lengths": (ValueError, "y must be lists", dict(Phi=[PHI, PHI], y=[Y])),
     "unknown method": (ValueError, "method", dict(method="magic")),

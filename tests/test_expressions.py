@@ -149,7 +149,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(PIECES, max_size=12))
 def test_any_text_gives_an_operator_or_an_error_that_says_why(pieces: list[str]) -> None:
     with contextlib.suppress(ExpressionError):
@@ -205,7 +205,7 @@ def test_pickles_are_never_loaded(tmp_path: Path) -> None:
     assert not (tmp_path / "sprung").exists()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.binary(max_size=200), st.sampled_from([".npy", ".npz", ".csv"]))
 def test_any_bytes_give_numbers_or_a_value_error(tmp_path_factory, content: bytes, suffix: str) -> None:
     path = tmp_path_factory.mktemp("fuzz") / f"data{suffix}"

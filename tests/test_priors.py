@@ -315,7 +315,7 @@ def test_constraint_helps_where_it_holds() -> None:
 # --- moments of the rectified Gaussian ---------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.floats(-40, 40), st.floats(-6, 6))
 def test_rectified_moments_equal_quadrature(t: float, log_scale: float) -> None:
     sigma = 10**log_scale

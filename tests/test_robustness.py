@@ -215,9 +215,7 @@ def check(case: dict[str, Any]) -> str:
 
 @settings(
     max_examples=EXAMPLES,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
-    print_blob=True,
 )
 @given(cases())
 def test_any_input_gives_a_finite_result_or_names_the_argument(case: dict[str, Any]) -> None:

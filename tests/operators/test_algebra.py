@@ -67,7 +67,7 @@ expressions = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 @given(expressions)
 def test_expressions_of_operators_are_expressions_of_matrices(pair: Pair) -> None:
     operator, matrix = pair

@@ -127,10 +127,10 @@ class Method(ABC):
                 f"method='{self.name}' works on real data only, but y or Phi is complex; "
                 "use 'cofem', 'em' or 'irls'"
             )
-        if problem.n_tasks > 1 and not self.several_tasks:
+        if problem.y.ndim == 2 and not self.several_tasks:
             raise ValueError(
-                f"method='{self.name}' works on one data vector, got {problem.n_tasks} that share their "
-                "precisions; use 'cofem', 'em', 'irls' or 'vi'"
+                f"method='{self.name}' works on one data vector, got y with a column for each of "
+                f"{problem.n_tasks} tasks that share their precisions; use 'cofem', 'em', 'irls' or 'vi'"
             )
         if not self.any_prior and (problem.nonnegative or not isinstance(problem.prior, Independent)):
             raise ValueError(
