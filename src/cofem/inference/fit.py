@@ -96,8 +96,8 @@ def fit(
     tol : float, optional
         Stop when the mean changes by less than this, relative to its norm (columns weighted by their
         norms), and the prior by less than a hundred times this. By default 1e-4, or 1 % of the noise
-        (`cofem`: 3 %) if that is more, once the posterior adds less than twice the noise
-        to the variance of predictions, or no less than before. `seq` has a stop of its own (`Seq.min_gain`).
+        (`cofem`: 3 %) if that is more, once the posterior adds less than the noise to
+        the variance of predictions, or no less than before. `seq` has a stop of its own (`Seq.min_gain`).
     alpha_init : float or array of shape (D,), optional
         Where alpha starts. By default every column is expected to explain the same share of y.
     rng : int or numpy.random.Generator, optional

@@ -25,8 +25,8 @@ logger = logging.getLogger("cofem")
 #: Relative change of the prior standard deviations in a step that a fit may stop with.
 PRIOR_CHANGE = 0.1
 #: Variance that the posterior adds to a prediction, relative to the noise, at which a fit may stop: the
-#: NRMSE was smallest where it was 0.5 to 3 (dense and DCT, f = 2 to 5); further up, intervals are too wide.
-SPREAD = 2.0
+#: NRMSE was smallest where it was 0.5 to 3 (dense and DCT, f = 2 to 5); above 1, intervals are too wide.
+SPREAD = 1.0
 #: Its relative change in a step at which it counts as settled where it is.
 SPREAD_CHANGE = 0.03
 #: Relative change of the noise variance in a step below which it counts as settled.
