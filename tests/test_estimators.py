@@ -21,7 +21,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import cofem
 from cofem import estimators
 from cofem.estimators import RVMRegressor, SBLRegressor
-from cofem.operators import Dense, Sparse, check_adjoint
+from cofem.operators import Centred, Dense, Sparse, kernel
 
 BOTH = pytest.mark.parametrize("Regressor", [SBLRegressor, RVMRegressor])
 
@@ -143,22 +143,6 @@ def test_sparse_X_is_never_made_dense() -> None:
     model = SBLRegressor(noise_std=0.1, max_iter=5, random_state=0).fit(X, y)
     assert model.predict(X_new).shape == (3,)
     assert model.intercept_ == pytest.approx(3, abs=0.1)
-
-
-@pytest.mark.parametrize("n", [60, 12])
-@pytest.mark.parametrize("sparse", [False, True])
-def test_centred_dictionary(n: int, sparse: bool) -> None:
-    X, _ = linear_case(n)
-    offset = np.random.default_rng(0).standard_normal(8)
-    operator = estimators._Centred(Sparse(scipy.sparse.csr_array(X)) if sparse else Dense(X), offset)
-    check_adjoint(operator)
-    check_adjoint(operator.astype(np.float32))
-    np.testing.assert_allclose(operator.to_dense(), X - offset, atol=1e-12)
-    squares = operator.abs2()
-    assert squares is not None
-    np.testing.assert_allclose(squares.to_dense(), (X - offset) ** 2, atol=1e-12)
-    check_adjoint(squares)
-    np.testing.assert_allclose(operator.column_norms(), np.linalg.norm(X - offset, axis=0), rtol=1e-12)
 
 
 # --- uncertainty ----------------------------------------------------------------------------------------
@@ -463,21 +447,11 @@ def test_a_kernel_that_is_not_stored_gives_the_same(make: Any, monkeypatch: pyte
     settings: dict[str, Any] = dict(noise_std=0.3, random_state=0)
     stored = RVMRegressor(**settings).fit(make(X), y)
     assert isinstance(stored.posterior_.operator, Dense)
-    monkeypatch.setattr(estimators, "BLOCK", 7 * 40)  # blocks of seven rows, and a last one of five
+    monkeypatch.setattr(kernel, "CHUNK", 7 * 40)  # blocks of seven rows, and a last one of five
     lazy = RVMRegressor(cache_size=0, **settings).fit(make(X), y)
-    assert isinstance(lazy.posterior_.operator, estimators._Centred)
+    assert isinstance(lazy.posterior_.operator, Centred)
     for got, wanted in zip(lazy.predict(X, return_std=True), stored.predict(X, return_std=True), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-6)
-
-    operator = lazy.posterior_.operator.operator
-    K = pairwise_kernels(X, metric="rbf")
-    np.testing.assert_allclose(operator.to_dense(), K, atol=1e-12)
-    check_adjoint(operator)
-    check_adjoint(operator.astype(np.float32))
-    x = np.random.default_rng(0).standard_normal((2, 3, 40))
-    np.testing.assert_allclose(operator.forward(x), x @ K.T, atol=1e-12)
-    np.testing.assert_allclose(operator.gram(x), x @ K.T @ K, atol=1e-12)
-    np.testing.assert_allclose(operator.column_norms(), np.linalg.norm(K, axis=0))
 
 
 def test_kernels_by_name_and_by_function() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -15,12 +15,11 @@ from sklearn.utils import check_array, check_consistent_length, check_random_sta
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from cofem._memory import available_bytes
-from cofem.inference.base import Info, State
-from cofem.inference.em import EM
 from cofem.inference.fit import fit
+from cofem.inference.mackay import MacKay
 from cofem.inference.noise import ENOUGH_DATA
-from cofem.inference.problem import Problem
-from cofem.operators import Dense, Diagonal, Mask, Operator, as_operator
+from cofem.operators import Centred, Dense, Diagonal, Mask, Operator, as_operator
+from cofem.operators.kernel import KernelRows
 from cofem.posterior import Posterior, join_tasks
 from cofem.priors import Prior
 
@@ -34,9 +33,6 @@ BLOCK, BLOCK_ROWS = 2**22, 256
 KERNEL_SHARE = 0.25
 #: Up to how many columns, if data are plenty, the stop rule is strict: there a step costs next to nothing.
 FEW_COLUMNS, FEW_MAX_ITER, FEW_TOL = 256, 1000, 1e-8
-#: Where alpha starts there, relative to the start of other methods. On eight draws of ARDRegression's example
-#: of polynomials, 0.1 ended at the evidence of ARDRegression or above, 1 ended below it on two.
-BROADER = 0.1
 #: Where the noise of a relevance vector machine starts, the least it may be (both relative to y), the
 #: relative change at which it has settled, and how many fits there are at the most.
 NOISE_START, NOISE_LEAST, NOISE_SETTLED, NOISE_FITS = 0.3, 1e-3, 0.02, 20
@@ -44,29 +40,6 @@ NOISE_START, NOISE_LEAST, NOISE_SETTLED, NOISE_FITS = 0.3, 1e-3, 0.02, 20
 SCALES_APART = 1e4
 #: A centred column counts as zero below this many roundings of the column it came from.
 ROUNDINGS = 100
-
-
-@dataclass(frozen=True)
-class _MacKay(EM):
-    """Exact moments with MacKay's update ``alpha = (1 - alpha variance) / mean^2``, as in `ARDRegression`.
-
-    Its fixed points are those of EM, and it gets there in far fewer steps, but the evidence may fall in one.
-    """
-
-    def step(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
-        """Update alpha, then take the moments at it."""
-        alpha = state.alpha
-        if state.mean is None:
-            # From a broader prior than usual: fewer fits of columns that look alike end in a poor optimum.
-            alpha = alpha * alpha.dtype.type(BROADER)
-        else:
-            explained = np.maximum(1 - alpha * state.variance, 0)
-            least = explained / alpha.dtype.type(problem.alpha_cap)
-            # The data say nothing about a column of zeros, whose precision stays.
-            alpha = np.divide(
-                explained, np.maximum(state.mean**2, least), out=alpha.copy(), where=explained > 0
-            )
-        return self._moments_at(problem, alpha, state, None, rng)
 
 
 class _SparseBayesianRegressor(RegressorMixin, BaseEstimator):
@@ -174,7 +147,7 @@ class _SparseBayesianRegressor(RegressorMixin, BaseEstimator):
         few = few and (isinstance(dictionary, Dense) or n_samples * n_columns <= BLOCK)
         if few and isinstance(method, str) and method == "auto" and self.prior is None and not self.positive:
             # With columns that look alike, EM and the default stop may end far from the optimum.
-            method = _MacKay()
+            method = MacKay()
             max_iter = FEW_MAX_ITER if max_iter is None else max_iter
             tol = FEW_TOL if tol is None else tol
         return fit(
@@ -252,7 +225,7 @@ class _SparseBayesianRegressor(RegressorMixin, BaseEstimator):
                 # Subtracting from the entries rounds once; a correction of products rounds each time.
                 dictionary = Dense(dictionary.array - self._offset.astype(dictionary.array.dtype))
             else:
-                dictionary = _Centred(dictionary, self._offset)
+                dictionary = Centred(dictionary, self._offset)
         return dictionary if self._varies is None else _scaled_columns(dictionary, self._varies)
 
     def _check_training_data(self, X: Any, y: Any) -> tuple[Any, np.ndarray]:
@@ -539,7 +512,7 @@ class RVMRegressor(_SparseBayesianRegressor):
         self.relevance_vectors_ = self.X_fit_[self.support_]
 
     def _dictionary(self, X: Any) -> Operator:
-        lazy = _KernelRows(X.tocsr() if scipy.sparse.issparse(X) else X, self.X_fit_, self._kernel)
+        lazy = KernelRows(X.tocsr() if scipy.sparse.issparse(X) else X, self.X_fit_, self._kernel)
         size = lazy.dtype.itemsize * float(lazy.shape[0]) * lazy.shape[1]
         free = available_bytes()
         limit = np.inf if free is None else KERNEL_SHARE * free
@@ -553,87 +526,6 @@ class RVMRegressor(_SparseBayesianRegressor):
         else:
             named = {"gamma": self.gamma, "degree": self.degree, "coef0": self.coef0}
         return pairwise_kernels(X, Y, metric=self.kernel, filter_params=True, **named)
-
-
-# --- dictionaries ---------------------------------------------------------------------------------------
-
-
-class _Centred(Operator):
-    """Rows of an operator less one row, ``Phi - 1 offset^T``, without writing it out."""
-
-    def __init__(self, operator: Operator, offset: np.ndarray) -> None:
-        super().__init__(operator.shape, precision=operator.precision)
-        self.operator = operator
-        self.offset = offset
-
-    def _forward(self, x: Array) -> Array:
-        out = self.operator._forward(x)
-        out -= (x @ self.offset.astype(x.dtype))[..., None]
-        return out
-
-    def _adjoint(self, y: Array) -> Array:
-        out = self.operator._adjoint(y)
-        out -= np.sum(y, axis=-1, keepdims=True) * self.offset.astype(y.dtype)
-        return out
-
-    def _abs2(self) -> Operator | None:
-        squares = self.operator.abs2()
-        if squares is None:
-            return None
-        # (p - c)^2 = (p^2 + c^2) - 2 c p
-        return _Centred(squares, -(self.offset**2)) - 2 * self.operator @ Diagonal(self.offset)
-
-    def _in_precision(self, precision: str) -> Operator:
-        return _Centred(self.operator._in_precision(precision), self.offset)
-
-    def _expression(self) -> str:
-        return f"Centred({self.operator})"
-
-
-class _KernelRows(Operator):
-    """A kernel between samples and centres, never stored: a few rows at a time are computed when needed."""
-
-    def __init__(
-        self,
-        samples: Any,
-        centres: Any,
-        kernel: Callable[[Any, Any], np.ndarray],
-        power: int = 1,
-        precision: str | None = None,
-    ) -> None:
-        super().__init__(
-            (samples.shape[0], centres.shape[0]),
-            precision=precision or np.result_type(samples.dtype, centres.dtype).name,
-        )
-        self.samples = samples
-        self.centres = centres
-        self.kernel = kernel
-        self.power = power
-
-    def _blocks(self) -> Iterator[tuple[slice, np.ndarray]]:
-        step = max(1, BLOCK // self.shape[1])
-        for start in range(0, self.shape[0], step):
-            rows = slice(start, start + step)
-            block = np.asarray(self.kernel(self.samples[rows], self.centres), dtype=self.precision)
-            yield rows, block if self.power == 1 else block**self.power
-
-    def _forward(self, x: Array) -> Array:
-        return np.concatenate([x @ block.T for _, block in self._blocks()], axis=-1)
-
-    def _adjoint(self, y: Array) -> Array:
-        return sum(y[..., rows] @ block for rows, block in self._blocks())
-
-    def _gram(self, x: Array) -> Array:
-        return sum((x @ block.T) @ block for _, block in self._blocks())
-
-    def _abs2(self) -> Operator:
-        return _KernelRows(self.samples, self.centres, self.kernel, 2 * self.power, self.precision)
-
-    def _to_dense(self) -> Array:
-        return np.concatenate([block for _, block in self._blocks()])
-
-    def _in_precision(self, precision: str) -> Operator:
-        return _KernelRows(self.samples, self.centres, self.kernel, self.power, precision)
 
 
 # --- checks and small steps -----------------------------------------------------------------------------
@@ -686,7 +578,7 @@ def _column_sizes(dictionary: Operator, offset: np.ndarray | None) -> np.ndarray
     probes = rng.standard_normal((4, dictionary.shape[0])).astype(dictionary.dtype)
     if offset is None:
         return np.max(np.abs(dictionary.adjoint(probes)), axis=0)
-    size = np.max(np.abs(_Centred(dictionary, offset).adjoint(probes)), axis=0)
+    size = np.max(np.abs(Centred(dictionary, offset).adjoint(probes)), axis=0)
     rounding = np.finfo(dictionary.dtype).eps * np.sqrt(dictionary.shape[0]) * np.abs(offset)
     return np.where(size > ROUNDINGS * rounding, size, 0)
 

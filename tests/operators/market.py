@@ -10,6 +10,7 @@ from cofem.operators import (
     DCT,
     FFT,
     BlockDCT,
+    Centred,
     Chunked,
     Convolution,
     Dense,
@@ -24,6 +25,7 @@ from cofem.operators import (
     hstack,
     vstack,
 )
+from cofem.operators.kernel import KernelRows
 
 _rng = np.random.default_rng(20)
 
@@ -47,6 +49,15 @@ def _as_scipy(matrix: np.ndarray) -> scipy.sparse.linalg.LinearOperator:
 
 def _sparse(rows: int, columns: int, dtype: type) -> scipy.sparse.coo_array:
     return scipy.sparse.random_array((rows, columns), density=0.4, rng=_rng, dtype=dtype)
+
+
+def _kernel(samples: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    return np.exp(-np.abs(samples - centres.T))
+
+
+def _in_chunks(rows: int, operator: KernelRows) -> KernelRows:
+    operator.rows = rows
+    return operator
 
 
 MARKET: dict[str, Operator] = {
@@ -82,6 +93,11 @@ MARKET: dict[str, Operator] = {
     "block DCT": BlockDCT(12, 4),
     "chunked": Chunked(_real(7, 5), rows=3),
     "chunked complex64": Chunked(_complex(4, 6).astype(np.complex64), rows=1),
+    "kernel": KernelRows(_real(7, 1), _real(5, 1), _kernel),
+    "kernel in chunks": _in_chunks(2, KernelRows(_real(7, 1), _real(5, 1), _kernel)),
+    "kernel float32": _in_chunks(
+        3, KernelRows(_real(4, 1).astype(np.float32), _real(6, 1).astype(np.float32), _kernel)
+    ),
     "block DCT image": BlockDCT((4, 6), 2),
     "block diagonal": block_diag([Dense(_real(3, 4)), Mask([2, 0], 4) @ DCT(4).T]),
     "FFT even": FFT(8),
@@ -141,6 +157,11 @@ MARKET |= {
     "product with a sum": Mask([0, 2], 4) @ (FFT(4) + Identity(4)),
     "transpose of complex": FFT(5).T,
     "conjugate of dense": Dense(_complex(3, 5)).conj(),
+    "centred dense": Centred(Dense(_real(6, 4))),
+    "centred sparse float32": Centred(Sparse(_sparse(6, 4, np.float32)), _real(4)),
+    "centred complex": Centred(Dense(_complex(4, 5))),
+    "centred DCT": Centred(Mask([1, 4, 2], 6) @ DCT(6).T),
+    "centred kernel": Centred(KernelRows(_real(6, 1), _real(5, 1), _kernel)),
     "adjoint of product": (Mask([1, 2], 6) @ FFT(6)).H,
     "transpose of product": (Diagonal(_complex(6)) @ Mask([1, 2], 6).H).T,
     "hstack": hstack([Identity(6), DCT(6).T]),

@@ -2,6 +2,7 @@
 
 from cofem.operators.base import Operator
 from cofem.operators.blocks import BlockDCT
+from cofem.operators.centred import Centred
 from cofem.operators.checks import check_adjoint
 from cofem.operators.chunked import Chunked
 from cofem.operators.convolution import Convolution
@@ -17,6 +18,7 @@ __all__ = [
     "DCT",
     "FFT",
     "BlockDCT",
+    "Centred",
     "Chunked",
     "Convolution",
     "Dense",

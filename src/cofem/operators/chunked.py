@@ -1,7 +1,8 @@
-"""Dense dictionaries that are larger than memory: read a few rows at a time."""
+"""Dense dictionaries that are larger than memory: a few rows at a time are read or computed."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +15,87 @@ from cofem.operators.base import Operator
 CHUNK_BYTES = 2**26
 
 
-class Chunked(Operator):
+class RowChunked(Operator):
+    """A dictionary whose rows come a chunk at a time; every product is one pass over the chunks.
+
+    A subclass says in `_chunk` what some rows are. Works on NumPy arrays.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        ``(N, D)``.
+    rows : int
+        Rows of a chunk.
+    is_complex, precision
+        As for `Operator`.
+    """
+
+    def __init__(
+        self, shape: tuple[int, int], rows: int, *, is_complex: bool = False, precision: str | None = None
+    ) -> None:
+        super().__init__(shape, is_complex=is_complex, precision=precision)
+        self.rows = rows
+
+    @abstractmethod
+    def _chunk(self, rows: slice) -> np.ndarray:
+        """Return some rows of Phi, of `dtype`."""
+
+    def _chunks(self) -> Iterator[tuple[slice, np.ndarray]]:
+        for start in range(0, self.shape[0], self.rows):
+            rows = slice(start, min(start + self.rows, self.shape[0]))
+            yield rows, self._chunk(rows)
+
+    def _forward(self, x: Array) -> Array:
+        require_numpy(x, str(self))
+        out = np.empty((*x.shape[:-1], self.shape[0]), np.result_type(x.dtype, self.dtype))
+        for part, chunk in self._chunks():
+            out[..., part] = x @ chunk.T
+        return out
+
+    def _adjoint(self, y: Array) -> Array:
+        require_numpy(y, str(self))
+        out = np.zeros((*y.shape[:-1], self.shape[1]), np.result_type(y.dtype, self.dtype))
+        for part, chunk in self._chunks():
+            out += conj(conj(y[..., part]) @ chunk)
+        return out
+
+    def _gram(self, x: Array) -> Array:
+        require_numpy(x, str(self))
+        out = np.zeros((*x.shape[:-1], self.shape[1]), np.result_type(x.dtype, self.dtype))
+        for _, chunk in self._chunks():
+            out += conj(conj(x @ chunk.T) @ chunk)
+        return out
+
+    def _columns(self, indices: np.ndarray) -> np.ndarray:
+        out = np.empty((len(indices), self.shape[0]), self.dtype)
+        for part, chunk in self._chunks():
+            out[:, part] = chunk[:, indices].T
+        return out
+
+    def _to_dense(self) -> np.ndarray:
+        out = np.empty(self.shape, self.dtype)
+        for part, chunk in self._chunks():
+            out[part] = chunk
+        return out
+
+    def column_norms(self) -> np.ndarray:
+        """Return the Euclidean norms of the columns, in one pass over the rows; shape (D,), float64."""
+        if self._norms is None:
+            total = np.zeros(self.shape[1])
+            for _, chunk in self._chunks():
+                total += np.einsum("ij,ij->j", chunk.conj(), chunk).real
+            self._norms = np.sqrt(total)
+        return self._norms
+
+    _norms: np.ndarray | None = None
+
+    @property
+    def column_norms_exact(self) -> bool:
+        """Whether `column_norms` is exact: it is."""
+        return True
+
+
+class Chunked(RowChunked):
     """A dense dictionary of which only some rows are in memory at a time.
 
     Each product reads the dictionary once, and so does ``Phi^H Phi``; chunks are converted to the precision
@@ -44,62 +125,19 @@ class Chunked(Operator):
         if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
             raise ValueError(f"rows must be a positive integer, got {rows!r}")
         stored = "float32" if dtype in (np.float32, np.complex64) else "float64"
-        super().__init__((shape[0], shape[1]), is_complex=dtype.kind == "c", precision=precision or stored)
+        precision, is_complex = precision or stored, dtype.kind == "c"
+        converted = np.dtype(precision).itemsize * (2 if is_complex else 1)
+        fitting = max(1, CHUNK_BYTES // (shape[1] * max(dtype.itemsize, converted)))
+        super().__init__((shape[0], shape[1]), rows or fitting, is_complex=is_complex, precision=precision)
         self.source = Phi
-        self.rows = rows or max(1, CHUNK_BYTES // (shape[1] * max(dtype.itemsize, self.dtype.itemsize)))
 
-    def _chunks(self) -> Iterator[tuple[slice, np.ndarray]]:
-        for start in range(0, self.shape[0], self.rows):
-            part = slice(start, min(start + self.rows, self.shape[0]))
-            chunk = np.asarray(self.source[part]).astype(self.dtype, copy=False)
-            if not np.isfinite(np.sum(chunk)) and not np.isfinite(chunk).all():
-                raise ValueError(
-                    f"Phi must be finite, got NaN or infinite values in rows {start} and following"
-                )
-            yield part, chunk
-
-    def _forward(self, x: Array) -> Array:
-        require_numpy(x, str(self))
-        out = np.empty((*x.shape[:-1], self.shape[0]), np.result_type(x.dtype, self.dtype))
-        for part, chunk in self._chunks():
-            out[..., part] = x @ chunk.T
-        return out
-
-    def _adjoint(self, y: Array) -> Array:
-        require_numpy(y, str(self))
-        out = np.zeros((*y.shape[:-1], self.shape[1]), np.result_type(y.dtype, self.dtype))
-        for part, chunk in self._chunks():
-            out += conj(conj(y[..., part]) @ chunk)
-        return out
-
-    def _gram(self, x: Array) -> Array:
-        require_numpy(x, str(self))
-        out = np.zeros((*x.shape[:-1], self.shape[1]), np.result_type(x.dtype, self.dtype))
-        for _, chunk in self._chunks():
-            out += conj(conj(x @ chunk.T) @ chunk)
-        return out
-
-    def _columns(self, indices: np.ndarray) -> np.ndarray:
-        out = np.empty((len(indices), self.shape[0]), self.dtype)
-        for part, chunk in self._chunks():
-            out[:, part] = chunk[:, indices].T
-        return out
-
-    def column_norms(self) -> np.ndarray:
-        """Return the Euclidean norms of the columns, in one pass over the rows; shape (D,), float64."""
-        if self._norms is None:
-            total = np.zeros(self.shape[1])
-            for _, chunk in self._chunks():
-                total += np.einsum("ij,ij->j", chunk.conj(), chunk).real
-            self._norms = np.sqrt(total)
-        return self._norms
-
-    _norms: np.ndarray | None = None
-
-    @property
-    def column_norms_exact(self) -> bool:
-        """Whether `column_norms` is exact: it is."""
-        return True
+    def _chunk(self, rows: slice) -> np.ndarray:
+        chunk = np.asarray(self.source[rows]).astype(self.dtype, copy=False)
+        if not np.isfinite(np.sum(chunk)) and not np.isfinite(chunk).all():
+            raise ValueError(
+                f"Phi must be finite, got NaN or infinite values in rows {rows.start} and following"
+            )
+        return chunk
 
     def _in_precision(self, precision: str) -> Operator:
         return self if precision == self.precision else Chunked(self.source, self.rows, precision)

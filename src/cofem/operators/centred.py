@@ -1,0 +1,104 @@
+"""A dictionary less its mean row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cofem._arrays import (
+    Array,
+    Moved,
+    as_floating,
+    conj,
+    in_precision,
+    is_complex,
+    namespace,
+    precision_of,
+)
+from cofem.operators.base import Operator
+from cofem.operators.entries import at_home
+from cofem.operators.sampling import Diagonal
+
+
+class Centred(Operator):
+    """Every row less one and the same row, ``Phi - 1 offset^T``, without writing it out.
+
+    With centred data, a fit on it is one with an intercept ``mean(y) - offset^T z``. A sparse matrix stays
+    sparse, a transform stays fast.
+
+    Parameters
+    ----------
+    operator : Operator
+        Phi, shape (N, D).
+    offset : array_like of shape (D,), optional
+        What is subtracted from each row; the mean of the rows by default, so that columns sum to zero.
+        Complex numbers only for a complex Phi.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cofem.operators import Dense
+    >>> Phi = Dense([[1.0, 2.0, 0.0], [3.0, 2.0, 1.0]])
+    >>> Centred(Phi).to_dense()
+    array([[-1. ,  0. , -0.5],
+           [ 1. ,  0. ,  0.5]])
+    """
+
+    def __init__(self, operator: Operator, offset: Any = None) -> None:
+        if offset is None:
+            share = np.full(operator.shape[0], 1 / operator.shape[0])
+            offset = conj(operator.astype(np.float64).adjoint(at_home(operator, share)))
+        offset = as_floating(offset, "offset")
+        if offset.shape != (operator.shape[1],):
+            raise ValueError(f"offset must have shape ({operator.shape[1]},), got {tuple(offset.shape)}")
+        if is_complex(offset) and not operator.is_complex:
+            raise TypeError(f"offset must be real for the real {operator!r}, got {offset.dtype}")
+        super().__init__(
+            operator.shape,
+            is_complex=operator.is_complex,
+            precision=operator.precision or precision_of(offset),
+        )
+        self.operator = operator
+        self.offset = offset
+        self._moved = Moved(offset)
+
+    def _home(self) -> Array | None:
+        return self.operator.home if isinstance(self.offset, np.ndarray) else self.offset
+
+    def _forward(self, x: Array) -> Array:
+        out, offset = self._matched(self.operator._forward(x))
+        xp = namespace(out)
+        out -= xp.matmul(xp.astype(x, out.dtype, copy=False), offset)[..., None]
+        return out
+
+    def _adjoint(self, y: Array) -> Array:
+        out, offset = self._matched(self.operator._adjoint(y))
+        xp = namespace(out)
+        total = xp.sum(xp.astype(y, out.dtype, copy=False), axis=-1, keepdims=True)
+        out -= total * conj(offset)
+        return out
+
+    def _matched(self, out: Array) -> tuple[Array, Array]:
+        """Return a product and the offset in one precision and kind."""
+        xp, offset = namespace(out), self._moved.like(out)
+        if self.operator.precision is None:  # then the offset has a say in the precision
+            out = xp.astype(out, xp.result_type(out.dtype, offset.dtype), copy=False)
+        return out, xp.astype(offset, out.dtype, copy=False)
+
+    def _abs2(self) -> Operator | None:
+        squares = None if self.is_complex else self.operator.abs2()
+        if squares is None:
+            return None
+        # (p - c)^2 = (p^2 + c^2) - 2 c p
+        scales = Diagonal(in_precision(self.offset, self.dtype.name))
+        return Centred(squares, -(self.offset**2)) - 2 * self.operator @ scales
+
+    def _in_precision(self, precision: str) -> Operator:
+        operator = self.operator._in_precision(precision)
+        # Beside an operator with a precision, the offset keeps all its digits for a later `astype`.
+        kept = self.offset if operator.precision is not None else in_precision(self.offset, precision)
+        return Centred(operator, kept)
+
+    def _expression(self) -> str:
+        return f"Centred({self.operator})"
