@@ -19,8 +19,8 @@ from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import cofem
-from cofem import estimators
 from cofem.estimators import RVMRegressor, SBLRegressor
+from cofem.linalg import direct
 from cofem.operators import Centred, Dense, Sparse, kernel
 
 BOTH = pytest.mark.parametrize("Regressor", [SBLRegressor, RVMRegressor])
@@ -161,7 +161,7 @@ def test_standard_deviations_are_exact(n: int, weighted: bool, monkeypatch: pyte
     np.testing.assert_allclose(model.predict(new, return_std=True)[1], wanted, rtol=1e-6)
     np.testing.assert_allclose(model.coef_std_, np.sqrt(np.diag(covariance)), rtol=1e-6)
 
-    monkeypatch.setattr(estimators, "EXACT_SIDE", 0)  # linear systems for few rows, samples for many
+    monkeypatch.setattr(direct, "EXACT_SIDE", 0)  # linear systems for few rows, samples for many
     np.testing.assert_allclose(model.predict(new[:50], return_std=True)[1], wanted[:50], rtol=1e-4)
     np.testing.assert_allclose(model.predict(new, return_std=True)[1], wanted, rtol=0.35)
 

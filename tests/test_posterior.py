@@ -1,9 +1,12 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import cofem
+from cofem.linalg import direct
+from cofem.operators import Convolution, Mask
 
 from .problems import complex_case, dct_case, dense_case, exact_posterior
 
@@ -67,13 +70,73 @@ def test_prediction_and_its_standard_deviation(name):
     assert np.allclose(post.predict(), cofem.as_operator(case.Phi) @ post.mean)
 
 
-def test_prediction_at_many_rows_uses_samples():
+@pytest.mark.parametrize("name", CASES)
+def test_prediction_at_many_rows_is_exact_where_one_side_is_small(name):
+    case, post, _, covariance = fitted(name)
+    new = np.random.default_rng(0).standard_normal((300, case.z.size)).astype(covariance.dtype)
+    new = new + 1j * new[:, ::-1] if np.iscomplexobj(new) else new
+    _, std = post.predict(new, return_std=True, include_noise=False)
+    exact = np.einsum("ij,jk,ik->i", new, covariance, new.conj()).real
+    np.testing.assert_allclose(std**2, exact, rtol=1e-8)
+
+
+def test_prediction_at_many_rows_uses_samples(monkeypatch):
+    monkeypatch.setattr(direct, "EXACT_SIDE", 0)
     case, post, _, covariance = fitted("dense")
     new = np.random.default_rng(0).standard_normal((300, case.z.size))
     _, std = post.predict(new, return_std=True, include_noise=False, rng=0)
     exact = np.sqrt(np.einsum("ij,jk,ik->i", new, covariance, new))
     assert np.abs(std / exact - 1).max() < 0.3
     assert abs(np.mean(std / exact) - 1) < 0.1
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_factor_and_conjugate_gradients_give_the_same(name, monkeypatch):
+    _, post, _, covariance = fitted(name)
+    draws, some = post.sample(4, rng=0), post.covariance([2, 5])
+    monkeypatch.setattr(direct, "EXACT_SIDE", 0)
+    np.testing.assert_allclose(
+        some, covariance[np.ix_([2, 5], [2, 5])], rtol=1e-8, atol=1e-9 * np.abs(some).max()
+    )
+    std = np.sqrt(np.diagonal(covariance).real)
+    assert np.abs((post.sample(4, rng=0) - draws) / std).max() < 1e-3
+
+
+def blurred_spikes(max_iter):
+    """Spikes seen through a blur, at half of the places."""
+    rng, size = np.random.default_rng(0), 256
+    kernel = np.exp(-0.5 * (np.arange(-12, 13) / 2.5) ** 2)
+    Phi = Mask(np.sort(rng.choice(size, size // 2, replace=False)), size)
+    Phi = Phi @ Convolution(kernel / kernel.sum(), size)
+    z = np.zeros(size)
+    z[rng.choice(size, 6, replace=False)] = 3
+    y = Phi @ z + 0.01 * rng.standard_normal(size // 2)
+    return Phi, y, cofem.fit(Phi, y, noise_std=0.01, method="cofem", rng=0, max_iter=max_iter)
+
+
+@pytest.mark.parametrize(("max_iter", "better"), [(2, "dual"), (100, "primal")])
+def test_systems_are_solved_in_the_form_of_fewer_steps(max_iter, better):
+    _, y, post = blurred_spikes(max_iter)
+    system = post._system(post._white_operator())
+    assert system.form == better
+    steps = {
+        form: replace(system, form=form).solve(y[None], tol=1e-5, max_iter=10000).cg.iterations.max()
+        for form in ("primal", "dual")
+    }
+    assert steps[better] == min(steps.values())
+
+
+@pytest.mark.parametrize("side", [0, 2048])
+def test_samples_of_an_ill_conditioned_dictionary_have_the_exact_covariance(side, monkeypatch):
+    monkeypatch.setattr(direct, "EXACT_SIDE", side)
+    Phi, y, post = blurred_spikes(100)
+    mean, covariance = exact_posterior(Phi, y, post.alpha, 0.01)
+    # In the directions of the posterior all draws are standard normal.
+    values, vectors = np.linalg.eigh(covariance)
+    n = 1000
+    white = (post.sample(n, rng=0) - mean) @ vectors / np.sqrt(values)
+    assert np.abs(white.mean(axis=0)).max() < 5 / np.sqrt(n)
+    assert np.abs(white.T @ white / n - np.eye(values.size)).max() < 7 / np.sqrt(n)
 
 
 def test_intervals_and_support():

@@ -20,13 +20,11 @@ from cofem.inference.mackay import MacKay
 from cofem.inference.noise import ENOUGH_DATA
 from cofem.operators import Centred, Dense, Diagonal, Mask, Operator, as_operator
 from cofem.operators.kernel import KernelRows
-from cofem.posterior import Posterior, join_tasks
+from cofem.posterior import Posterior, can_factor, exact_variance, join_tasks
 from cofem.priors import Prior
 
 Array = Any
 
-#: Smaller side of the training data up to which standard deviations come from a Cholesky factor.
-EXACT_SIDE = 2048
 #: Numbers in one block of rows, and rows in it at the most.
 BLOCK, BLOCK_ROWS = 2**22, 256
 #: Share of the free memory that a kernel matrix may take.
@@ -208,14 +206,12 @@ class _SparseBayesianRegressor(RegressorMixin, BaseEstimator):
 
     def _standard_deviation(self, posterior: Posterior, X: Any) -> np.ndarray:
         """Return the standard deviations of new data of one target."""
-        assert posterior.operator is not None
-        if posterior.gaussian is not None or min(posterior.operator.shape) > EXACT_SIDE:
+        if not can_factor(posterior):
             new = self._centred(self._dictionary(X))
             return posterior.predict(new, return_std=True, rng=0)[1]
-        variance = _exact_variance(posterior)
-        length = posterior.operator.shape[1]
-        parts = [variance(self._centred(self._dictionary(rows)).to_dense()) for rows in _blocks(X, length)]
-        std = np.sqrt(np.concatenate(parts) + posterior.noise_std**2)
+        blocks = _blocks(X, posterior.mean.shape[0])
+        rows = (self._centred(self._dictionary(block)).to_dense() for block in blocks)
+        std = np.sqrt(exact_variance(posterior, rows) + posterior.noise_std**2)
         return std.astype(posterior.variance.dtype)
 
     def _centred(self, dictionary: Operator) -> Operator:
@@ -634,38 +630,3 @@ def _blocks(X: Any, length: int) -> Iterator[Any]:
     for start in range(0, X.shape[0], step):
         stop = min(start + step, X.shape[0])
         yield Mask(np.arange(start, stop), X.shape[0]) @ X if isinstance(X, Operator) else X[start:stop]
-
-
-def _exact_variance(posterior: Posterior) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the function from rows ``x``, shape (M, D), to ``x^T Sigma x``, through the smaller matrix."""
-    assert posterior.operator is not None
-    phi = posterior.operator.astype(np.float64)
-    if posterior.weights is not None:
-        phi = Diagonal(posterior.weights.astype(np.float64)) @ phi
-    noise_var, alpha = posterior.noise_std**2, posterior.alpha.astype(np.float64)
-    n_rows, n_columns = phi.shape
-    if n_columns <= n_rows:
-        factor = _cholesky(lambda units: phi.gram(units) / noise_var, alpha, n_columns)
-
-        def through_columns(rows: np.ndarray) -> np.ndarray:
-            white = scipy.linalg.solve_triangular(factor, rows.T, lower=True, check_finite=False)
-            return np.sum(white**2, axis=0)
-
-        return through_columns
-
-    factor = _cholesky(lambda units: phi.forward(phi.adjoint(units) / alpha), noise_var, n_rows)
-
-    def through_rows(rows: np.ndarray) -> np.ndarray:
-        scaled = rows / alpha
-        white = scipy.linalg.solve_triangular(factor, phi.forward(scaled).T, lower=True, check_finite=False)
-        return np.maximum(np.sum(rows * scaled, axis=1) - np.sum(white**2, axis=0), 0.0)
-
-    return through_rows
-
-
-def _cholesky(apply: Callable[[np.ndarray], np.ndarray], diagonal: Any, size: int) -> np.ndarray:
-    """Factor a symmetric matrix given by its action, plus a diagonal."""
-    blocks = np.array_split(np.eye(size), -(-size // 64))
-    matrix = np.concatenate([apply(units) for units in blocks])
-    matrix[np.diag_indices(size)] += diagonal
-    return scipy.linalg.cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)

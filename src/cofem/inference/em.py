@@ -11,6 +11,7 @@ from scipy import linalg
 from cofem.inference.base import ExpectationMaximisation, Info, Moments, State
 from cofem.inference.evidence import log_evidence
 from cofem.inference.problem import Problem
+from cofem.linalg.direct import safe_cholesky
 
 Array = Any
 
@@ -72,23 +73,6 @@ class EM(ExpectationMaximisation):
         info = Info(figures={"log_evidence": log_evidence(problem, log_det, quadratic)})
         real = problem.real_dtype
         return Moments(as_mean(mean, problem), variance.astype(real), gram, info)
-
-
-def safe_cholesky(matrix: np.ndarray) -> np.ndarray:
-    """Return the lower Cholesky factor of a covariance; what rounding took from its diagonal is put back.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> bool(np.isfinite(safe_cholesky(np.ones((3, 3)) - 1e-16 * np.eye(3))).all())
-    True
-    """
-    try:
-        return linalg.cholesky(matrix, lower=True, check_finite=False)
-    except linalg.LinAlgError:
-        diagonal = np.diagonal(matrix).real
-        rest = matrix.shape[0] * np.finfo(np.float64).eps * float(diagonal.max())
-        return linalg.cholesky(matrix + rest * np.eye(len(matrix)), lower=True, check_finite=False)
 
 
 def columns(problem: Problem) -> np.ndarray:

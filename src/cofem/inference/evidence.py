@@ -1,10 +1,29 @@
-"""The log evidence ``log p(y | alpha, beta)`` from its two ingredients."""
+"""The log evidence ``log p(y | alpha, beta)``: from its two ingredients, and without a covariance matrix."""
 
 from __future__ import annotations
 
 import math
+from typing import Any, NamedTuple
 
+import array_api_compat
+import numpy as np
+
+from cofem._arrays import inner, is_complex, namespace, size, squared_modulus, total
 from cofem.inference.problem import Problem
+from cofem.linalg.lanczos import trace_of_function
+from cofem.operators import Operator
+
+Array = Any
+
+#: Smaller side of the dictionary up to which the determinant is computed exactly.
+EXACT_DETERMINANT = 512
+
+
+class LogEvidence(NamedTuple):
+    """A log evidence in nats and the standard error of its estimate."""
+
+    value: float
+    standard_error: float
 
 
 def log_evidence(problem: Problem, log_det: float, quadratic: float) -> float:
@@ -13,8 +32,89 @@ def log_evidence(problem: Problem, log_det: float, quadratic: float) -> float:
     ``C = noise_var I + Phi diag(1/alpha) Phi^H`` is the covariance of y, and of each task's; the quadratic
     is the sum over tasks. Complex data are circular.
     """
-    n, log_det = problem.y.size, log_det * problem.n_tasks
-    log_unit = n * math.log(problem.units.data)
-    if problem.is_complex:
-        return -(n * math.log(math.pi) + log_det + quadratic) - 2 * log_unit
-    return -0.5 * (n * math.log(2 * math.pi) + log_det + quadratic) - log_unit
+    n = problem.y.size
+    value = _log_density(n, problem.n_tasks * log_det, quadratic, problem.is_complex)
+    return value - (2 if problem.is_complex else 1) * n * math.log(problem.units.data)
+
+
+def estimate_log_evidence(
+    phi: Operator,
+    g: Array,
+    noise_var: float,
+    y: Array,
+    mean: Array,
+    *,
+    vectors: int,
+    steps: int,
+    rng: np.random.Generator,
+) -> LogEvidence:
+    """Log density of y given prior variances, through products with Phi.
+
+    Parameters
+    ----------
+    phi : Operator
+        Shape (N, D).
+    g : array of shape (D,)
+        Prior variances.
+    noise_var : float
+        Noise variance.
+    y, mean : arrays of shape (L, N) and (L, D)
+        The data and the posterior mean of each task.
+    vectors, steps, rng
+        As for `log_determinant`.
+    """
+    log_det, error = log_determinant(phi, g, noise_var, mean, vectors=vectors, steps=steps, rng=rng)
+    # y^H C^-1 y as the least of ||y - Phi z||^2 / noise_var + z^H diag(alpha) z, whose error is of
+    # second order in that of the mean.
+    misfit = y - phi.forward(mean)
+    quadratic = inner(misfit, misfit) / noise_var + total(squared_modulus(mean) / g)
+    n_tasks = y.shape[0]
+    value = _log_density(size(y), n_tasks * log_det, quadratic, is_complex(y))
+    return LogEvidence(value, (1.0 if is_complex(y) else 0.5) * n_tasks * error)
+
+
+def log_determinant(
+    phi: Operator,
+    g: Array,
+    noise_var: float,
+    like: Array,
+    *,
+    vectors: int,
+    steps: int,
+    rng: np.random.Generator,
+) -> tuple[float, float]:
+    """Return ``log det (noise_var I + Phi diag(g) Phi^H)`` and its standard error.
+
+    By stochastic Lanczos quadrature with so many random `vectors` (as `like`) and `steps`, or exactly where
+    the smaller side of Phi is at most 512.
+    """
+    n, d = phi.shape
+    xp = namespace(like)
+    root = xp.sqrt(g)
+    if n <= d:
+
+        def relative(w: Array) -> Array:
+            """``C / noise_var``."""
+            return w + phi.forward(g * phi.adjoint(w)) / noise_var
+
+        side = n
+    else:
+
+        def relative(w: Array) -> Array:
+            """``I + G^1/2 Phi^H Phi G^1/2 / noise_var``, of the same determinant."""
+            return w + root * phi.gram(root * w) / noise_var
+
+        side = d
+    if side <= EXACT_DETERMINANT:
+        identity = xp.eye(side, dtype=like.dtype, device=array_api_compat.device(like))
+        value, error = float(xp.linalg.slogdet(relative(identity))[1]), 0.0
+    else:
+        value, error = trace_of_function(np.log, relative, like, side, steps=steps, vectors=vectors, rng=rng)
+    return value + n * math.log(noise_var), error
+
+
+def _log_density(n: int, log_det: float, quadratic: float, circular: bool) -> float:
+    """Log of a normal density of n numbers, real or circular complex ones."""
+    if circular:
+        return -(n * math.log(math.pi) + log_det + quadratic)
+    return -0.5 * (n * math.log(2 * math.pi) + log_det + quadratic)

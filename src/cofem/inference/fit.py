@@ -38,7 +38,7 @@ from cofem.inference.problem import Problem, Ready, make_problem
 from cofem.inference.progress import progress_bar
 from cofem.inference.registry import choose_method, get_method
 from cofem.operators import Operator, as_operator, block_diag, check_adjoint
-from cofem.posterior import Posterior, join_tasks
+from cofem.posterior import Posterior, join_tasks, split_tasks
 from cofem.priors import PRIORS, Block, Independent, Prior
 from cofem.priors.rectified import rectified_moments
 from cofem.status import ConvergenceWarning, Status, StatusCode
@@ -421,7 +421,7 @@ def _fit_different(
     )
     together = namespace(*data).concat(data)
     whole = _fit_one(block_diag(operators), together, noise_std, sample_weight, joint)
-    return whole.split(operators)
+    return split_tasks(whole, operators)
 
 
 def _check_prior(prior: Any) -> Prior:

@@ -9,9 +9,10 @@ import numpy as np
 from scipy import linalg
 
 from cofem.inference.base import ExpectationMaximisation, Info, Moments, State
-from cofem.inference.em import as_mean, columns, safe_cholesky
+from cofem.inference.em import as_mean, columns
 from cofem.inference.evidence import log_evidence
 from cofem.inference.problem import Problem
+from cofem.linalg.direct import safe_cholesky
 
 Array = Any
 
