@@ -102,25 +102,27 @@ def test_a_factor_and_conjugate_gradients_give_the_same(name, monkeypatch):
     assert np.abs((post.sample(4, rng=0) - draws) / std).max() < 1e-3
 
 
-def blurred_spikes(max_iter):
+def blurred_spikes(size, max_iter=100):
     """Spikes seen through a blur, at half of the places."""
-    rng, size = np.random.default_rng(0), 256
+    rng, n_spikes = np.random.default_rng(0), round(0.03 * size)
     kernel = np.exp(-0.5 * (np.arange(-12, 13) / 2.5) ** 2)
     Phi = Mask(np.sort(rng.choice(size, size // 2, replace=False)), size)
     Phi = Phi @ Convolution(kernel / kernel.sum(), size)
     z = np.zeros(size)
-    z[rng.choice(size, 6, replace=False)] = 3
+    z[rng.choice(size, n_spikes, replace=False)] = 3 * rng.standard_normal(n_spikes)
     y = Phi @ z + 0.01 * rng.standard_normal(size // 2)
     return Phi, y, cofem.fit(Phi, y, noise_std=0.01, method="cofem", rng=0, max_iter=max_iter)
 
 
 @pytest.mark.parametrize(("max_iter", "better"), [(2, "dual"), (100, "primal")])
 def test_systems_are_solved_in_the_form_of_fewer_steps(max_iter, better):
-    _, y, post = blurred_spikes(max_iter)
+    Phi, _, post = blurred_spikes(1024, max_iter)
+    rng = np.random.default_rng(1)
+    v = Phi @ (rng.standard_normal(1024) / np.sqrt(post.alpha)) + 0.01 * rng.standard_normal(512)
     system = post._system(post._white_operator())
     assert system.form == better
     steps = {
-        form: replace(system, form=form).solve(y[None], tol=1e-5, max_iter=10000).cg.iterations.max()
+        form: replace(system, form=form).solve(v[None], tol=1e-5, max_iter=10000).cg.iterations.max()
         for form in ("primal", "dual")
     }
     assert steps[better] == min(steps.values())
@@ -129,7 +131,7 @@ def test_systems_are_solved_in_the_form_of_fewer_steps(max_iter, better):
 @pytest.mark.parametrize("side", [0, 2048])
 def test_samples_of_an_ill_conditioned_dictionary_have_the_exact_covariance(side, monkeypatch):
     monkeypatch.setattr(direct, "EXACT_SIDE", side)
-    Phi, y, post = blurred_spikes(100)
+    Phi, y, post = blurred_spikes(256)
     mean, covariance = exact_posterior(Phi, y, post.alpha, 0.01)
     # In the directions of the posterior all draws are standard normal.
     values, vectors = np.linalg.eigh(covariance)

@@ -239,7 +239,8 @@ class Posterior:
     def _draws(self, n: int, rng: np.random.Generator) -> Iterator[Array]:
         """Draw in batches, those of one task."""
         if self.gaussian is not None:
-            yield rectified_draws(*self.gaussian, n, rng)
+            for count in _batches(n):
+                yield rectified_draws(*self.gaussian, count, rng)
             return
         phi, y, xp = self._white_operator(), self._white_y(), namespace(self.mean)
         solve, spread = self._solver(phi, n), xp.sqrt(self._prior_variance)
@@ -497,7 +498,8 @@ def split_tasks(whole: Posterior, operators: Sequence[Operator]) -> Posterior:
 def _expected_steps(operator: Operator, g: Array, noise_var: float, curvature: Any) -> dict[Form, float]:
     """Say which form takes more steps: dual, once the data rule fewer coefficients than there are data.
 
-    On blurs, dense and mixed dictionaries of D = 1024, the dual form then took 1.3 to 13 times as many.
+    It then took 1.3 to 13 times as many on blurred, dense and blurred wavelet dictionaries of D = 1024 to 16384;
+    with D = 256 and 512, where a system costs next to nothing, 0.8 to 1 times as many on a blur.
     """
     ratio = curvature * g / noise_var
     return {"dual": np.inf} if total(ratio / (1 + ratio)) < operator.shape[0] else {}
