@@ -382,7 +382,7 @@ class Posterior:
         # second order in that of the mean.
         misfit = y - system.phi.forward(mean)
         quadratic = inner(misfit, misfit) / system.noise_var
-        quadratic += total(squared_modulus(mean) / system.g)
+        quadratic += total(squared_modulus(mean) * system.alpha)
         n = size(y)
         factor, constant = (1.0, np.log(np.pi)) if is_complex(y) else (0.5, np.log(2 * np.pi))
         value = -factor * (n * constant + y.shape[0] * log_det + quadratic)
@@ -442,15 +442,15 @@ class Posterior:
         operator = self._need_operator("this").astype(np.float64)
         if self.weights is not None:
             operator = Diagonal(in_precision(self.weights, "float64")) @ operator
-        g = 1 / in_precision(self.alpha, "float64")
-        form = choose_form(operator, g, self.noise_std**2, np.float64)
+        alpha = in_precision(self.alpha, "float64")
+        form = choose_form(operator, alpha, self.noise_std**2, np.float64)
         if operator.facts.row_gram is not None:
             curvature: Any = operator.norm**2
         else:
             norms = operator.column_norms()
-            curvature = (on_device_of(g, norms) if isinstance(norms, np.ndarray) else norms) ** 2
+            curvature = (on_device_of(alpha, norms) if isinstance(norms, np.ndarray) else norms) ** 2
         return PosteriorSystem(
-            operator, g, self.noise_std**2, form, curvature, columns_at_once=columns_at_once(operator)
+            operator, alpha, self.noise_std**2, form, curvature, columns_at_once=columns_at_once(operator)
         )
 
     def _white_y(self) -> Array:
@@ -509,12 +509,13 @@ def log_determinant(
     """Return ``log det (noise_var I + Phi diag(g) Phi^H)`` and its standard error; vectors are as `like`."""
     n, d = system.phi.shape
     xp = namespace(like)
-    root = xp.sqrt(system.g)
+    g = system.g
+    root = xp.sqrt(g)
     if n <= d:
 
         def relative(w: Array) -> Array:
             """``C / noise_var``."""
-            return w + system.phi.forward(system.g * system.phi.adjoint(w)) / system.noise_var
+            return w + system.phi.forward(g * system.phi.adjoint(w)) / system.noise_var
 
         side = n
     else:
@@ -640,6 +641,7 @@ def _rebuild(header: dict[str, Any], contents: dict[str, np.ndarray], operator: 
 
 def _solve(system: PosteriorSystem, v: Array | None = None, b: Array | None = None) -> Solution:
     max_iter = max(1000, 4 * min(system.phi.shape))
+    b = None if b is None else namespace(b).asarray(b, copy=True)  # the solver would overwrite it
     solution = system.solve(v, b, tol=SOLVE_TOL, max_iter=max_iter)
     if not solution.cg.converged.all():
         warnings.warn(
