@@ -262,6 +262,8 @@ def damaged(path: Path, how: str) -> None:
         header = json.loads(str(arrays.pop("header")))
         if how == "newer":
             header["version"] += 1
+        elif how == "older":
+            header["version"] -= 1
         elif how == "less":
             arrays.popitem()
         elif how == "strange":
@@ -271,7 +273,19 @@ def damaged(path: Path, how: str) -> None:
         np.savez(path, header=np.array(json.dumps(header)), **arrays)
 
 
-HOW = ["truncated", "empty", "text", "flipped bit", "posterior", "array", "newer", "less", "strange", "deep"]
+HOW = [
+    "truncated",
+    "empty",
+    "text",
+    "flipped bit",
+    "posterior",
+    "array",
+    "newer",
+    "older",
+    "less",
+    "strange",
+    "deep",
+]
 
 
 @pytest.mark.parametrize("how", [*HOW, "missing"])
@@ -486,7 +500,7 @@ def test_recover_takes_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     original = cofem.EM.expectation
 
     def interrupt(self, problem, alpha, state, rng):
-        if state.trail is None and state.mean is not None:
+        if state.previous_alpha is None and state.mean is not None:
             raise KeyboardInterrupt
         return original(self, problem, alpha, state, rng)
 

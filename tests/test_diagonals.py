@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse
 
 import cofem
-from cofem.inference.acceleration import Trail, evidence_gradient, overshot, propose
+from cofem.inference.acceleration import evidence_gradient, extrapolate, overshot, slope_along
 from cofem.linalg.diagonals import (
     DIAGONALS,
     Corrected,
@@ -79,7 +79,7 @@ def setting_of(name, spread=2.0, noise_std=0.02, seed=0):
     live = rng.random(size) < 0.05
     g = np.where(live, 1.0, 10 ** rng.uniform(-3 - spread, -3, size)) / typical
     kind = np.complex128 if operator.is_complex else np.float64
-    return Setting(operator, operator, g, noise_std**2, energy, np.zeros(1, kind))
+    return Setting(operator, operator, 1 / g, noise_std**2, energy, np.zeros(1, kind))
 
 
 def exact(setting):
@@ -95,7 +95,7 @@ def run(estimator, setting, carry=None, seed=0):
     x = np.zeros((0, setting.g.size))
     if columns.v is not None or columns.b is not None:
         curvature = setting.column_energy
-        system = PosteriorSystem(setting.phi, setting.g, setting.noise_var, "primal", curvature)
+        system = PosteriorSystem(setting.phi, setting.alpha, setting.noise_var, "primal", curvature)
         x = system.solve(columns.v, columns.b, tol=1e-8, max_iter=20_000).x
     return estimator.estimate(setting, carry, columns, x)
 
@@ -125,7 +125,7 @@ def test_exact_uses_only_what_is_left_of_the_support():
             calls.append(len(indices))
             return original(indices)
 
-    spied = Setting(setting.phi, Spy(), setting.g, setting.noise_var, setting.column_energy, setting.like)
+    spied = Setting(setting.phi, Spy(), setting.alpha, setting.noise_var, setting.column_energy, setting.like)
     value = run(Exact(), spied).value
     assert calls[0] < 300
     assert np.allclose(value, exact(setting), rtol=2e-3)
@@ -190,8 +190,8 @@ def test_groups_help_where_groups_differ():
     A[:280, :512] = rng.standard_normal((280, 512))
     A[280:, 512:] = rng.standard_normal((20, 512))
     operator = Dense(A)
-    g = np.full(1024, 1e-2)
-    setting = Setting(operator, operator, g, 1e-2, operator.column_norms() ** 2, np.zeros(1))
+    alpha = np.full(1024, 1e2)
+    setting = Setting(operator, operator, alpha, 1e-2, operator.column_norms() ** 2, np.zeros(1))
     want = exact(setting)
     labels = np.repeat([0, 1], 512)
     one, two = (
@@ -313,23 +313,30 @@ def test_accelerated_evidence_never_falls_and_needs_fewer_steps(case):
 
 
 def test_a_leap_that_lowers_the_evidence_is_found():
-    # Along log alpha the slope is +1 at the start; an end slope of -2 means the mean slope is negative.
-    leap = np.array([1.0, 0.0])
-    trail = Trail(leap=leap, plain=leap, slope=1.0)
-    assert overshot(np.array([-2.0, 5.0]), trail)
-    assert not overshot(np.array([-0.5, -5.0]), trail)
-    assert not overshot(np.array([-9.0, 0.0]), Trail())
+    # One coefficient, data z + noise: the evidence is largest at alpha = 1 / (y^2 - noise).
+    y, noise = 2.0, 1.0
+
+    def second_moment(alpha):
+        variance = 1 / (alpha + 1 / noise)
+        return (variance * y / noise) ** 2 + variance
+
+    def log_evidence(alpha):
+        return -0.5 * (np.log(1 / alpha + noise) + y**2 / (1 / alpha + noise))
+
+    for start, end in ((3.0, 0.8), (3.0, 0.3), (0.4, 0.01), (0.3, 2.0)):
+        alphas = np.array([start]), np.array([end])
+        slopes = [slope_along(*alphas, alpha, second_moment(alpha)) for alpha in alphas]
+        assert overshot(*slopes) == (log_evidence(end) < log_evidence(start))
 
 
 def test_extrapolation_of_a_linear_iteration_is_the_textbook_one():
-    ones = np.ones(2)
-    alpha0 = np.exp(np.array([0.0, 0.0]))
-    alpha1, trail = propose(alpha0, np.exp(np.array([1.0, 2.0])), ones, None)
-    image = np.exp(np.array([1.5, 3.0]))  # the second step is half the first: a = 2
-    alpha, trail = propose(alpha1, image, ones, trail)
-    assert np.allclose(np.log(alpha), [2.0, 4.0])  # the fixed point of this linear iteration
-    assert np.allclose(np.log(trail.plain), [1.5, 3.0])
-    assert trail.slope == pytest.approx(3.0)
+    steps = np.exp(np.array([[0.0, 0.0], [1.0, 2.0], [1.5, 3.0]]))  # the second step is half the first: a = 2
+    assert np.allclose(np.log(extrapolate(*steps)), [2.0, 4.0])  # the fixed point of this linear iteration
+
+
+def test_there_is_no_extrapolation_of_steps_that_turn_back_or_stand_still():
+    assert extrapolate(*np.exp(np.array([[0.0], [1.0], [-0.5]]))) is None
+    assert extrapolate(*np.ones((3, 1))) is None
 
 
 def test_spectral_density_reproduces_moments():

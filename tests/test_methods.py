@@ -180,7 +180,7 @@ def test_cofem_variance_is_unbiased_within_its_standard_error():
     alpha = np.geomspace(0.1, 100, 60)
     _, covariance = exact_posterior(SMALL.Phi, SMALL.y, alpha, SMALL.noise_std)
     exact = np.diagonal(covariance)
-    system = PosteriorSystem(Dense(SMALL.Phi), 1 / alpha, SMALL.noise_std**2, "dual")
+    system = PosteriorSystem(Dense(SMALL.Phi), alpha, SMALL.noise_std**2, "dual")
     rng = np.random.default_rng(0)
     scores = []
     for _ in range(100):

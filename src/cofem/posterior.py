@@ -243,7 +243,7 @@ class Posterior:
                 yield rectified_draws(*self.gaussian, count, rng)
             return
         phi, y, xp = self._white_operator(), self._white_y(), namespace(self.mean)
-        solve, spread = self._solver(phi, n), xp.sqrt(self._prior_variance)
+        solve, spread = self._solver(phi, n), 1 / xp.sqrt(self._double_alpha)
         for count in _batches(n):
             prior = self._noise((count, self.mean.shape[0]), rng) * spread
             noise = self._noise((count, y.shape[0]), rng) * self.noise_std
@@ -378,7 +378,7 @@ class Posterior:
         y = in_precision(as_rows(self._white_y()), "float64")
         mean = self._solver(phi, y.shape[0])(v=y)
         found = estimate_log_evidence(
-            phi, self._prior_variance, self.noise_std**2, y, mean, vectors=vectors, steps=steps, rng=generator
+            phi, self._double_alpha, self.noise_std**2, y, mean, vectors=vectors, steps=steps, rng=generator
         )
         if self.weights is None:
             return found
@@ -406,8 +406,9 @@ class Posterior:
         return self.operator
 
     @property
-    def _prior_variance(self) -> Array:
-        return 1 / in_precision(self.alpha, "float64")
+    def _double_alpha(self) -> Array:
+        """The precisions in double precision, as all that is computed with them."""
+        return in_precision(self.alpha, "float64")
 
     def _white_operator(self) -> Operator:
         """Return the dictionary for which the noise is equal, in double precision."""
@@ -419,20 +420,20 @@ class Posterior:
     def _solver(self, operator: Operator, count: int) -> Callable[..., Array]:
         """Return a function from v or b to ``Sigma (beta Phi^H v + b)``, the cheaper one for `count` rows."""
         if isinstance(self.alpha, np.ndarray) and is_cheaper(operator, count):
-            return DirectSystem(operator, self.alpha.astype(np.float64), self.noise_std**2).solve
+            return DirectSystem(operator, self._double_alpha, self.noise_std**2).solve
         return partial(_solve, self._system(operator))
 
     def _system(self, operator: Operator) -> PosteriorSystem:
-        g, noise_var = self._prior_variance, self.noise_std**2
+        alpha, noise_var = self._double_alpha, self.noise_std**2
         if operator.facts.row_gram is not None:
             curvature: Any = operator.norm**2
         else:
             norms = operator.column_norms()
-            curvature = (on_device_of(g, norms) if isinstance(norms, np.ndarray) else norms) ** 2
-        steps = _expected_steps(operator, g, noise_var, curvature)
-        form = choose_form(operator, g, noise_var, np.float64, steps)
+            curvature = (on_device_of(alpha, norms) if isinstance(norms, np.ndarray) else norms) ** 2
+        steps = _expected_steps(operator, alpha, noise_var, curvature)
+        form = choose_form(operator, alpha, noise_var, np.float64, steps)
         return PosteriorSystem(
-            operator, g, noise_var, form, curvature, columns_at_once=columns_at_once(operator)
+            operator, alpha, noise_var, form, curvature, columns_at_once=columns_at_once(operator)
         )
 
     def _white_y(self) -> Array:
@@ -495,18 +496,19 @@ def split_tasks(whole: Posterior, operators: Sequence[Operator]) -> Posterior:
     )
 
 
-def _expected_steps(operator: Operator, g: Array, noise_var: float, curvature: Any) -> dict[Form, float]:
+def _expected_steps(operator: Operator, alpha: Array, noise_var: float, curvature: Any) -> dict[Form, float]:
     """Say which form takes more steps: dual, once the data rule fewer coefficients than there are data.
 
-    It then took 1.3 to 13 times as many on blurred, dense and blurred wavelet dictionaries of D = 1024 to 16384;
-    with D = 256 and 512, where a system costs next to nothing, 0.8 to 1 times as many on a blur.
+    It then took 1.3 to 13 times as many on blurred, dense and blurred wavelet dictionaries with D = 1024 to
+    16384; on blurs with D = 256 and 512, where a system costs next to nothing, 0.8 to 1 times as many.
     """
-    ratio = curvature * g / noise_var
+    ratio = curvature / (noise_var * alpha)
     return {"dual": np.inf} if total(ratio / (1 + ratio)) < operator.shape[0] else {}
 
 
 def _solve(system: PosteriorSystem, v: Array | None = None, b: Array | None = None) -> Array:
     max_iter = max(1000, 4 * min(system.phi.shape))
+    b = None if b is None else namespace(b).asarray(b, copy=True)  # the solver would overwrite it
     solution = system.solve(v, b, tol=SOLVE_TOL, max_iter=max_iter)
     if not solution.cg.converged.all():
         warnings.warn(
@@ -528,7 +530,7 @@ def can_factor(posterior: Posterior) -> bool:
 def exact_variance(posterior: Posterior, blocks: Iterable[np.ndarray]) -> np.ndarray:
     """Return the variances of ``x z`` for rows x, given in blocks of shape (B, D), one after the other."""
     operator = posterior._white_operator()
-    system = DirectSystem(operator, posterior.alpha.astype(np.float64), posterior.noise_std**2)
+    system = DirectSystem(operator, posterior._double_alpha, posterior.noise_std**2)
     return np.concatenate([system.variance(rows) for rows in blocks])
 
 

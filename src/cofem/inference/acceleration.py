@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from cofem._arrays import inner, namespace, norm
@@ -14,69 +13,63 @@ Array = Any
 LONGEST = 3.0
 
 
-@dataclass(frozen=True)
-class Trail:
-    """Where the extrapolation stands.
+def extrapolate(previous: Array, alpha: Array, image: Array) -> Array | None:
+    """Go further along two EM steps (Varadhan and Roland 2008); None where that is no further.
 
-    Attributes
-    ----------
-    start, step : arrays of shape (D,)
-        ``log alpha`` at the start of the pair, and the first EM step from it.
-    leap : array of shape (D,) or None
-        The step just proposed, in ``log alpha``, if it was an extrapolated one.
-    plain : array of shape (D,) or None
-        The alpha that a plain EM step would have gone to instead.
-    slope : float
-        Derivative of the log evidence along `leap` at its start.
-    """
-
-    start: Array = None
-    step: Array = None
-    leap: Array = None
-    plain: Array = None
-    slope: float = 0.0
-
-
-def propose(alpha: Array, image: Array, gradient: Array, trail: Trail | None) -> tuple[Array, Trail]:
-    """Propose the next alpha, given EM's `image` of the present one (Varadhan and Roland 2008).
-
-    Two plain steps r and r + v from ``log alpha_0`` are extrapolated to
-    ``log alpha_0 + 2 a r + a^2 v`` with ``a = ||r|| / ||v||``, between 1 (the plain step) and `LONGEST`.
+    Two steps r and r + v from ``log alpha_0`` are extrapolated to ``log alpha_0 + 2 a r + a^2 v`` with
+    ``a = ||r|| / ||v||``, between 1 (where the second step leads) and `LONGEST`.
 
     Parameters
     ----------
-    alpha, image : arrays of shape (D,)
-        Where we are and where EM would go.
-    gradient : array of shape (D,)
-        Derivative of the log evidence with respect to ``log alpha``; see `evidence_gradient`.
-    trail : Trail or None
-        What the last call returned.
+    previous, alpha, image : arrays of shape (D,)
+        Where the pair began, where its first step led and where its second one would.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> steps = np.exp(np.array([[0.0], [1.0], [1.5]]))  # each half as long as the one before
+    >>> np.log(extrapolate(*steps)).round(6).tolist()  # where they would end
+    [2.0]
     """
     xp = namespace(alpha)
-    here, there = xp.log(alpha), xp.log(image)
-    if trail is None or trail.step is None:
-        return image, Trail(start=here, step=there - here)
-    r = trail.step
-    v = there - here
+    start, here = xp.log(previous), xp.log(alpha)
+    r = here - start
+    v = xp.log(image)
+    v -= here
     v -= r
     size = norm(v)
     a = min(LONGEST, max(1.0, norm(r) / size)) if size > 0 else 1.0
     if a == 1.0:
-        return image, Trail()
+        return None
     v *= a * a
-    v += (2 * a) * r
-    v += trail.start
-    leap = v - here
-    return xp.exp(v), Trail(leap=leap, plain=image, slope=inner(gradient, leap))
+    r *= 2 * a
+    v += r
+    v += start
+    return xp.exp(v)
 
 
-def overshot(gradient: Array, trail: Trail) -> bool:
-    """Tell whether the log evidence fell along the leap, by the trapezoidal rule on its derivative.
+def slope_along(start: Array, end: Array, alpha: Array, second_moment: Array) -> float:
+    """Return the derivative of the log evidence along the leap from `start` to `end`, in ``log alpha``.
+
+    Parameters
+    ----------
+    start, end : arrays of shape (D,)
+        The precisions between which the leap was.
+    alpha, second_moment : arrays of shape (D,)
+        Precisions at which the derivative is taken, and the second moments there.
+    """
+    leap = namespace(end).log(end)
+    leap -= namespace(start).log(start)
+    return inner(evidence_gradient(alpha, second_moment), leap)
+
+
+def overshot(slope_at_start: float, slope_at_end: float) -> bool:
+    """Tell whether the log evidence fell along a leap, by the trapezoidal rule on its derivative.
 
     The derivative comes from moments that are there anyway; the evidence itself would need a
     determinant.
     """
-    return trail.leap is not None and trail.slope + inner(gradient, trail.leap) < 0
+    return slope_at_start + slope_at_end < 0
 
 
 def evidence_gradient(alpha: Array, second_moment: Array) -> Array:

@@ -10,7 +10,7 @@ import numpy as np
 
 from cofem._arrays import namespace, number_like, place
 from cofem._memory import available_bytes, describe_bytes
-from cofem.inference.acceleration import Trail, evidence_gradient, overshot, propose
+from cofem.inference.acceleration import extrapolate, overshot, slope_along
 from cofem.inference.problem import Problem
 from cofem.priors import Independent
 from cofem.status import StatusCode
@@ -32,15 +32,15 @@ class State:
         Posterior variances, which tasks with one dictionary have in common.
     carry : Any
         What the algorithm hands from step to step (warm starts and the like).
-    trail : Trail or None
-        Where the acceleration of the outer loop stands.
+    previous_alpha : array of shape (D,) or None
+        Precisions of the step before, if the next step may be extrapolated from both.
     """
 
     alpha: Array
     mean: Array = None
     variance: Array = None
     carry: Any = None
-    trail: Trail | None = None
+    previous_alpha: Array = None
 
 
 @dataclass(frozen=True)
@@ -177,27 +177,41 @@ class ExpectationMaximisation(Method):
 
     def step(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         """Update alpha, then take the moments at it; undo an extrapolation that went too far."""
-        alpha, trail = state.alpha, None
-        if state.mean is not None:
-            second_moment = problem.second_moment(state.mean, state.variance)
-            alpha = problem.prior.precisions(second_moment, problem.alpha_cap)
-            if self.accelerates(state) and problem.prior.extrapolates:
-                gradient = evidence_gradient(state.alpha, second_moment)
-                alpha, trail = propose(state.alpha, alpha, gradient, state.trail)
-                alpha = namespace(alpha).minimum(alpha, number_like(alpha, problem.alpha_cap))
-            del second_moment
-        new, info = self._moments_at(problem, alpha, state, trail, rng)
-        if trail is None or trail.leap is None or info.end is StatusCode.FAILED:
-            return new, info
-        gradient = evidence_gradient(new.alpha, problem.second_moment(new.mean, new.variance))
-        if overshot(gradient, trail):
-            new, info = self._moments_at(problem, trail.plain, state, None, rng)
-        return (new if new is state else replace(new, trail=None)), info
+        if state.mean is None:
+            return self._moments_at(problem, state.alpha, state, rng)
+        if not (self.accelerates(state) and problem.prior.extrapolates):
+            return self._moments_at(problem, _update(problem, state), state, rng)
+        if state.previous_alpha is None:
+            new, info = self._moments_at(problem, _update(problem, state), state, rng)
+            return (new if new is state else replace(new, previous_alpha=state.alpha)), info
+        alpha, slope = _leap(problem, state)
+        new, info = self._moments_at(problem, alpha, state, rng)
+        if slope is not None and info.end is not StatusCode.FAILED:
+            second_moment = problem.second_moment(new.mean, new.variance)
+            if overshot(slope, slope_along(state.alpha, alpha, alpha, second_moment)):
+                return self._moments_at(problem, _update(problem, state), state, rng)
+        return new, info
 
     def _moments_at(
-        self, problem: Problem, alpha: Array, state: State, trail: Trail | None, rng: np.random.Generator
+        self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator
     ) -> tuple[State, Info]:
         moments = self.expectation(problem, alpha, state, rng)
         if moments.info.end is StatusCode.FAILED:
             return state, moments.info
-        return State(alpha, moments.mean, moments.variance, moments.carry, trail), moments.info
+        return State(alpha, moments.mean, moments.variance, moments.carry), moments.info
+
+
+def _update(problem: Problem, state: State) -> Array:
+    """M-step: the precisions that follow from a state's moments."""
+    return problem.prior.precisions(problem.second_moment(state.mean, state.variance), problem.alpha_cap)
+
+
+def _leap(problem: Problem, state: State) -> tuple[Array, float | None]:
+    """Return the extrapolated precisions and the slope of the evidence towards them; else a plain update."""
+    image = _update(problem, state)
+    alpha = extrapolate(state.previous_alpha, state.alpha, image)
+    if alpha is None:
+        return image, None
+    alpha = namespace(alpha).minimum(alpha, number_like(alpha, problem.alpha_cap))
+    second_moment = problem.second_moment(state.mean, state.variance)
+    return alpha, slope_along(state.alpha, alpha, state.alpha, second_moment)

@@ -29,7 +29,6 @@ from cofem import __version__
 from cofem.files import read_npz
 from cofem.inference import amp, seq
 from cofem.inference import cofem as covariance_free
-from cofem.inference.acceleration import Trail
 from cofem.inference.base import Method, State
 from cofem.inference.loop import Outcome, Record
 from cofem.inference.problem import Problem
@@ -37,7 +36,7 @@ from cofem.linalg.diagonals import gate, self_consistent
 from cofem.status import Status, StatusCode
 
 FORMAT = "cofem-checkpoint"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 #: Seconds between two checkpoints unless the user says otherwise.
 DEFAULT_EVERY = 60.0
@@ -70,7 +69,6 @@ class Finished:
 #: those in the file and must not change.
 KNOWN: dict[str, type[Any]] = {
     "state": State,
-    "trail": Trail,
     "record": Record,
     "finished": Finished,
     "status": Status,
@@ -206,6 +204,11 @@ def read(path: Path) -> dict[str, Any]:
         raise ValueError(
             f"resume: {str(path)!r} was written by a newer cofem (format {version}, this one reads up to "
             f"{FORMAT_VERSION}); upgrade cofem to go on with it"
+        )
+    if version < FORMAT_VERSION:
+        raise ValueError(
+            f"resume: {str(path)!r} was written by an older cofem (format {version}, this one reads "
+            f"{FORMAT_VERSION}); go on with it there, or start afresh"
         )
     try:
         contents = unpack(header["contents"], arrays)
@@ -422,7 +425,7 @@ class Keeper:
 
 def replace_carry(state: State) -> State:
     """Return a state without what only further steps would need."""
-    return dataclasses.replace(state, carry=None, trail=None)
+    return dataclasses.replace(state, carry=None, previous_alpha=None)
 
 
 def marks_of(problem: Problem, noise: Any, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from cofem._arrays import as_rows, namespace, reciprocal
+from cofem._arrays import as_rows, namespace
 from cofem.inference.base import ExpectationMaximisation, Info, Moments, State
 from cofem.inference.problem import Problem
-from cofem.linalg.cg import CGResult
+from cofem.linalg.cg import CGResult, join_results
 from cofem.linalg.diagonals import DIAGONALS, DiagonalEstimator, Rademacher, Setting
 from cofem.linalg.probes import ProbeDistribution
 from cofem.linalg.system import Form, PosteriorSystem, choose_form, columns_at_once, remember_steps
@@ -178,23 +178,30 @@ class CoFEM(ExpectationMaximisation):
     def expectation(self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator) -> Moments:
         """Solve for the mean and for what the estimator needs in one batch."""
         estimator, carry = self.estimator(problem), state.carry or Carry()
-        g = reciprocal(alpha)
+        system = self._system(problem, alpha, carry.steps)
+        accounts: list[CGResult] = []
+
+        def solve(b: Array) -> Array:
+            solution = system.solve(b=b, tol=self.probe_tol, max_iter=self.cg_iterations)
+            accounts.append(replace(solution.cg, x=None))
+            return solution.x
+
         setting = Setting(
             problem.phi,
             problem.phi.operator,
-            g,
+            alpha,
             problem.noise_var,
             problem.column_energy,
             problem.y,
             state.mean,
             state.variance,
+            solve,
         )
         wanted = estimator.columns(setting, carry.diagonal, rng)
         y, n_tasks = as_rows(problem.y), problem.n_tasks
         xp = namespace(y)
         v = y if wanted.v is None else xp.concat([y, wanted.v])
         n_probes = v.shape[0] - n_tasks + (0 if wanted.b is None else wanted.b.shape[0])
-        system = self._system(problem, g, carry.steps)
         each = self.stop == "each"
         solution = system.solve(
             v,
@@ -209,10 +216,16 @@ class CoFEM(ExpectationMaximisation):
         mean = xp.reshape(solution.x[:n_tasks, :], (*problem.y.shape[:-1], -1))
         if n_probes:
             mean = xp.asarray(mean, copy=True)  # the solutions for the probes need not stay
-        estimate = estimator.estimate(setting, carry.diagonal, wanted, solution.x[n_tasks:, :])
-        iterations = int(solution.cg.iterations.max())
+        dual = None if solution.dual is None else solution.dual[:n_tasks, :]
+        found, cg = solution.x[n_tasks:, :], replace(solution.cg, x=None)
+        del solution
+        estimate = estimator.estimate(setting, carry.diagonal, wanted, found)
+        cg = join_results([cg, *accounts])
+        if cg.broken.any():
+            return Moments(None, None, info=Info(end=StatusCode.FAILED, message=BROKEN))
+        iterations = int(cg.iterations.max())
         new_carry = Carry(
-            None if solution.dual is None else solution.dual[:n_tasks, :],
+            dual,
             remember_steps(carry.steps, system.form, iterations),
             estimate.carry,
             estimator.quiet(estimate.carry),
@@ -221,7 +234,7 @@ class CoFEM(ExpectationMaximisation):
             cg_iterations=iterations,
             figures={"diagonal": estimate.used, **estimate.figures},
             notes=estimate.notes,
-            trouble=_trouble(solution.cg),
+            trouble=_trouble(cg),
         )
         return Moments(mean, estimate.value, new_carry, info)
 
@@ -231,7 +244,7 @@ class CoFEM(ExpectationMaximisation):
         """Solve for the mean once more, to the accuracy that the posterior deserves."""
         if self.stop == "joint":
             return state, Info()
-        system = self._system(problem, 1 / state.alpha, state.carry.steps)
+        system = self._system(problem, state.alpha, state.carry.steps)
         solution = system.solve(
             as_rows(problem.y),
             tol=FINAL_TOL,
@@ -256,10 +269,10 @@ class CoFEM(ExpectationMaximisation):
             return {"dual0": state.carry.dual}
         return {"x0": as_rows(state.mean / (1 + state.variance * (alpha - state.alpha)))}
 
-    def _system(self, problem: Problem, g: Array, steps: dict[Form, float]) -> PosteriorSystem:
+    def _system(self, problem: Problem, alpha: Array, steps: dict[Form, float]) -> PosteriorSystem:
         form: Form
         if self.form == "auto":
-            form = choose_form(problem.phi.operator, g, problem.noise_var, problem.real_dtype, steps)
+            form = choose_form(problem.phi.operator, alpha, problem.noise_var, problem.real_dtype, steps)
         else:
             form = self.form
         kind = self.preconditioner
@@ -267,7 +280,9 @@ class CoFEM(ExpectationMaximisation):
             kind = "jacobi" if problem.phi.operator.facts.row_gram is None else "spectral"
         curvature: Any = problem.column_energy if kind == "jacobi" else problem.gain
         at_once = columns_at_once(problem.phi.operator)
-        return PosteriorSystem(problem.phi, g, problem.noise_var, form, curvature, kind != "none", at_once)
+        return PosteriorSystem(
+            problem.phi, alpha, problem.noise_var, form, curvature, kind != "none", at_once
+        )
 
 
 def _trouble(cg: CGResult) -> str:

@@ -39,7 +39,7 @@ def log_evidence(problem: Problem, log_det: float, quadratic: float) -> float:
 
 def estimate_log_evidence(
     phi: Operator,
-    g: Array,
+    alpha: Array,
     noise_var: float,
     y: Array,
     mean: Array,
@@ -48,14 +48,14 @@ def estimate_log_evidence(
     steps: int,
     rng: np.random.Generator,
 ) -> LogEvidence:
-    """Log density of y given prior variances, through products with Phi.
+    """Log density of y given the precisions, through products with Phi.
 
     Parameters
     ----------
     phi : Operator
         Shape (N, D).
-    g : array of shape (D,)
-        Prior variances.
+    alpha : array of shape (D,)
+        Prior precisions.
     noise_var : float
         Noise variance.
     y, mean : arrays of shape (L, N) and (L, D)
@@ -63,11 +63,11 @@ def estimate_log_evidence(
     vectors, steps, rng
         As for `log_determinant`.
     """
-    log_det, error = log_determinant(phi, g, noise_var, mean, vectors=vectors, steps=steps, rng=rng)
+    log_det, error = log_determinant(phi, alpha, noise_var, mean, vectors=vectors, steps=steps, rng=rng)
     # y^H C^-1 y as the least of ||y - Phi z||^2 / noise_var + z^H diag(alpha) z, whose error is of
     # second order in that of the mean.
     misfit = y - phi.forward(mean)
-    quadratic = inner(misfit, misfit) / noise_var + total(squared_modulus(mean) / g)
+    quadratic = inner(misfit, misfit) / noise_var + total(squared_modulus(mean) * alpha)
     n_tasks = y.shape[0]
     value = _log_density(size(y), n_tasks * log_det, quadratic, is_complex(y))
     return LogEvidence(value, (1.0 if is_complex(y) else 0.5) * n_tasks * error)
@@ -75,7 +75,7 @@ def estimate_log_evidence(
 
 def log_determinant(
     phi: Operator,
-    g: Array,
+    alpha: Array,
     noise_var: float,
     like: Array,
     *,
@@ -83,13 +83,14 @@ def log_determinant(
     steps: int,
     rng: np.random.Generator,
 ) -> tuple[float, float]:
-    """Return ``log det (noise_var I + Phi diag(g) Phi^H)`` and its standard error.
+    """Return ``log det (noise_var I + Phi diag(1/alpha) Phi^H)`` and its standard error.
 
     By stochastic Lanczos quadrature with so many random `vectors` (as `like`) and `steps`, or exactly where
     the smaller side of Phi is at most 512.
     """
     n, d = phi.shape
     xp = namespace(like)
+    g = 1 / alpha
     root = xp.sqrt(g)
     if n <= d:
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numbers
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from cofem._arrays import (
     transposed,
     without_gradients,
 )
-from cofem.inference.base import Method, State
+from cofem.inference.base import Method
 from cofem.inference.checkpoint import Keeper, marks_of
 from cofem.inference.loop import Callback, FitInterrupted, Outcome, run
 from cofem.inference.noise import (
@@ -294,7 +295,7 @@ def learn_noise(problem: Problem, keeper: Keeper, progress: bool = False, stage:
                     f"{stage}/{number}/{turn}",
                     seen,
                     method,
-                    State(seen.start(None)),
+                    partial(seen.start, None),
                     max_iter=method.default_max_iter,
                     tol=None,
                     callbacks=[bar] if bar else [],
@@ -316,13 +317,18 @@ def learn_noise(problem: Problem, keeper: Keeper, progress: bool = False, stage:
 
 
 def _kept_run(
-    keeper: Keeper, stage: str, problem: Problem, method: Method, state: State, **arguments: Any
+    keeper: Keeper,
+    stage: str,
+    problem: Problem,
+    method: Method,
+    start_alpha: Callable[[], Any],
+    **arguments: Any,
 ) -> Outcome:
     """Run a stage, or what is left of it, or take what came out of it when it was run before."""
     outcome = keeper.take(stage, problem)
     if outcome is None:
         record, keep = keeper.record(stage, method), keeper.keep(stage, method)
-        outcome = run(problem, method, state, rng=keeper.rng, record=record, keep=keep, **arguments)
+        outcome = run(problem, method, start_alpha, rng=keeper.rng, record=record, keep=keep, **arguments)
         # Of a stage that learned the noise nothing but that is needed, if it did.
         keeper.finish(stage, outcome, whole=stage.endswith("fit") or not outcome.status.converged)
     return outcome
@@ -338,7 +344,7 @@ def _run(problem: Problem, method: Method, start: Any, settings: _Settings, rule
             stage,
             problem,
             method,
-            State(problem.start(start)),
+            partial(problem.start, start),
             max_iter=steps,
             tol=settings.tol,
             callbacks=callbacks + ([bar] if bar else []),

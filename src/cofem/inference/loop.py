@@ -160,7 +160,7 @@ class Record:
 def run(
     problem: Problem,
     method: Method,
-    state: State,
+    start_alpha: Callable[[], Array],
     *,
     rng: np.random.Generator,
     max_iter: int,
@@ -172,10 +172,12 @@ def run(
 ) -> Outcome:
     """Step `method` until the mean settles, a callback stops it or the steps run out.
 
+    `start_alpha` makes the precisions to start from: made here, they need not outlive the first step.
     With a `noise` rule the noise is set anew after every step, and must settle as well. With a `record` the
     run goes on from there. `keep` is handed a record after every step.
     """
     if record is None:
+        state = State(start_alpha())
         record = Record(state, problem.noise_var, rng.bit_generator.state)
     else:
         state, problem = record.state, problem.with_noise(record.noise_var)
@@ -290,7 +292,8 @@ def _step(
             # An inexact E-step may leave the mean alone while alpha still moves, so both must have settled.
             # Extrapolated steps alternate with plain ones, which are shorter: both must be short.
             calm = change <= limit and before <= limit
-            before = 0.0 if state.trail is None and new.trail is None else change
+            paired = state.previous_alpha is not None or new.previous_alpha is not None
+            before = change if paired else 0.0
             allowed = max(100 * limit, PRIOR_CHANGE)
             settled = calm and _prior_change(new, state, problem.column_energy) <= allowed
             if settled and tol is None and method.noise_tol > 0:
@@ -338,7 +341,7 @@ def _renew_noise(
     if not np.isfinite(ratio):
         return problem, state, True
     near = abs(np.log(ratio)) < NOISE_SETTLED
-    return problem.with_noise(noise_var), state if near else replace(state, trail=None), near
+    return problem.with_noise(noise_var), state if near else replace(state, previous_alpha=None), near
 
 
 def _judge(

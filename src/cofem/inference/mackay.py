@@ -57,4 +57,4 @@ class MacKay(EM):
             alpha = np.divide(
                 explained, np.maximum(state.mean**2, least), out=alpha.copy(), where=explained > 0
             )
-        return self._moments_at(problem, alpha, state, None, rng)
+        return self._moments_at(problem, alpha, state, rng)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -21,9 +21,43 @@ def draw_probes(
     same seed gives the same probes everywhere.
     """
     if distribution == "rademacher":
-        probes: np.ndarray = rng.integers(0, 2, size=(n_probes, size), dtype=np.int8)
-        probes *= 2
-        probes -= 1
-    else:
-        probes = rng.standard_normal((n_probes, size))
-    return namespace(like).astype(on_device_of(like, probes), like.dtype)
+        return draw_signs(n_probes, size, rng).probes(like)
+    return namespace(like).astype(on_device_of(like, rng.standard_normal((n_probes, size))), like.dtype)
+
+
+class Signs(NamedTuple):
+    """Rademacher probes in a bit for each entry, as they are best kept.
+
+    Attributes
+    ----------
+    bits : ndarray of uint8, shape (K, ceil(D / 8))
+        The signs, eight to a byte.
+    size : int
+        Number D of entries.
+    """
+
+    bits: np.ndarray
+    size: int
+
+    def some(self, rows: slice) -> Signs:
+        """Return some of the probes."""
+        return Signs(self.bits[rows], self.size)
+
+    def probes(self, like: Array) -> Array:
+        """Return the probes, shape (K, D), in the library, device and precision of `like`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> Signs(np.array([[0b10100000]], dtype=np.uint8), 4).probes(np.zeros(1)).tolist()
+        [[1.0, -1.0, 1.0, -1.0]]
+        """
+        signs = np.unpackbits(self.bits, axis=1, count=self.size).view(np.int8)
+        signs *= 2
+        signs -= 1
+        return namespace(like).astype(on_device_of(like, signs), like.dtype)
+
+
+def draw_signs(n_probes: int, size: int, rng: np.random.Generator) -> Signs:
+    """Draw independent Rademacher probes."""
+    return Signs(rng.integers(0, 256, size=(n_probes, -(-size // 8)), dtype=np.uint8), size)

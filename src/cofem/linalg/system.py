@@ -34,7 +34,6 @@ from cofem.linalg.cg import (
     frobenius_residual,
     join_results,
     real_dot,
-    weighted_energy,
 )
 from cofem.operators import Operator
 
@@ -79,21 +78,21 @@ class Solution:
 
 @dataclass(frozen=True)
 class PosteriorSystem:
-    """``A = Phi^H Phi / noise_var + diag(1 / g)`` and ways to solve with it.
+    """``A = Phi^H Phi / noise_var + diag(alpha)`` and ways to solve with it.
 
     Parameters
     ----------
     phi : Dictionary
         Shape (N, D).
-    g : array of shape (D,)
-        Prior variances, positive.
+    alpha : array of shape (D,)
+        Prior precisions, positive.
     noise_var : float
         Noise variance.
     form : {"primal", "dual"}
         Which of the two equivalent systems is iterated on.
     curvature : float or array of shape (D,)
         What stands for ``diag(Phi^H Phi)`` in the primal preconditioner
-        ``curvature / noise_var + 1 / g``; 0 together with ``preconditioned=False`` for none.
+        ``curvature / noise_var + alpha``; 0 together with ``preconditioned=False`` for none.
     preconditioned : bool
         Whether to precondition the primal form.
     columns_at_once : int, optional
@@ -102,12 +101,17 @@ class PosteriorSystem:
     """
 
     phi: Dictionary
-    g: Array
+    alpha: Array
     noise_var: float
     form: Form = "dual"
     curvature: Any = 0.0
     preconditioned: bool = True
     columns_at_once: int | None = None
+
+    @property
+    def g(self) -> Array:
+        """Prior variances ``1 / alpha``, shape (D,)."""
+        return reciprocal(self.alpha)
 
     def solve(
         self,
@@ -129,13 +133,14 @@ class PosteriorSystem:
         v : array of shape (B1, N), optional
             Data-side right-hand sides; `tol` bounds ``||x - x*|| / sqrt(N)`` in the `norm` below.
         b : array of shape (B2, D), optional
-            Coefficient-side right-hand sides; `tol` is relative to the energy norm of the solution.
+            Coefficient-side right-hand sides; `tol` is relative to the energy norm of the solution. The
+            primal form overwrites them.
         tol : float or ndarray of shape (B1 + B2,)
             Tolerance of each column.
         max_iter : int
             CG steps at the most.
         x0 : array of shape (B1, D), optional
-            Initial guess for the columns of `v`, used by the primal form.
+            Initial guess for the columns of `v`, used by the primal form, and overwritten by it.
         dual0 : array of shape (B1, N), optional
             Initial guess for the columns of `v`, used by the dual form.
         norm : {"posterior", "frobenius"}
@@ -188,46 +193,46 @@ class PosteriorSystem:
         self, v: Array | None, b: Array | None, tol: np.ndarray, max_iter: int, x0: Array | None, norm: Norm
     ) -> Solution:
         # Both sides are multiplied by the noise variance: one pass over memory less in each step.
-        ridge = self.noise_var / self.g
+        alpha, noise_var = self.alpha, self.noise_var
 
-        scratch = None
+        def add_prior(out: Array, x: Array, sign: float = 1.0) -> Array:
+            if is_torch(out):
+                return out.addcmul_(alpha, x, value=sign * noise_var)
+            term = alpha * x
+            term *= sign * noise_var
+            out += term
+            return out
 
         def apply(x: Array) -> Array:
-            nonlocal scratch
-            out = self.phi.gram(x)
-            if is_torch(out):
-                return out.addcmul_(ridge, x)
-            if scratch is None:
-                scratch = namespace(x).empty_like(x)
-            multiply_into(scratch[: x.shape[0], :], ridge, x)
-            out += scratch[: x.shape[0], :]
-            return out
+            return add_prior(self.phi.gram(x), x)
 
         precondition: Callable[[Array, Array], None] | None = None
         if self.preconditioned:
-            inverse = reciprocal(self.curvature + ridge)
+            inverse = noise_var * alpha
+            inverse += self.curvature
+            inverse = reciprocal(inverse)
 
             def precondition(r: Array, out: Array) -> None:
                 multiply_into(out, inverse, r)
 
         n_data = 0 if v is None else v.shape[0]
-        probes = None if b is None else self.noise_var * b
+        if b is not None:
+            b *= noise_var
         if v is None:
             data = None
         elif x0 is None:
             data = self.phi.adjoint(v)
         else:
             # The residual of the data first: no more products than the residual of the system costs anyway.
-            data = self.phi.adjoint(v - self.phi.forward(x0))
-            data -= ridge * x0
-        residual = _stack([part for part in (data, probes) if part is not None])
+            data = add_prior(self.phi.adjoint(v - self.phi.forward(x0)), x0, -1.0)
+        residual = _stack([part for part in (data, b) if part is not None])
         if norm == "posterior":
             measure = self._whitened_residual(n_data)
         else:
             right = data if v is None or x0 is None else self.phi.adjoint(v)
-            measure = frobenius_residual(_stack([part for part in (right, probes) if part is not None]))
-        start = _start(x0, residual)
-        del data, probes, x0  # what is iterated on now belongs to CG alone
+            measure = frobenius_residual(_stack([part for part in (right, b) if part is not None]))
+        start = x0 if x0 is None or x0.shape == residual.shape else _extended(x0, residual)
+        del data, b, x0  # what is iterated on now belongs to CG alone
         cg = conjugate_gradients(
             apply,
             residual,
@@ -250,16 +255,17 @@ class PosteriorSystem:
         norm: Norm,
     ) -> Solution:
         n_data = 0 if v is None else v.shape[0]
+        g = self.g
         parts = [] if v is None else [v]
         prior_energy = np.zeros(n_data)
         if b is not None:
-            gb = self.g * b
+            gb = g * b
             parts += [-self.phi.forward(gb)]
             prior_energy = np.concatenate([prior_energy, real_dot(b, gb)])
 
         def apply(w: Array) -> Array:
             back = self.phi.adjoint(w)
-            back *= self.g
+            back *= g
             out = self.phi.forward(back)
             out += self.noise_var * w
             return out
@@ -268,24 +274,24 @@ class PosteriorSystem:
         measure = (
             frobenius_residual(residual) if norm == "frobenius" else self._dual_residual(n_data, prior_energy)
         )
-        start = _start(dual0, residual)
+        start = None if dual0 is None else _extended(dual0, residual)
         if dual0 is not None:
             residual[:n_data, :] -= apply(dual0)
         cg = conjugate_gradients(
             apply, residual, tol=tol, max_iter=max_iter, min_iter=1, measure=measure, x0=start
         )
         x = self.phi.adjoint(cg.x)
-        x *= self.g
+        x *= g
         if b is not None:
             x[n_data:, :] += gb
         return Solution(x, cg.x, cg)
 
     def _whitened_residual(self, n_data: int) -> Measure:
-        """Bound the error: ``||x - x*||_A^2 = r^H Sigma r <= sum_j g_j |r_j|^2``, as ``A >= diag(1/g)``."""
+        """Bound the error: ``||x - x*||_A^2 = r^H Sigma r <= sum_j |r_j|^2 / alpha_j``."""
         n_rows = self.phi.shape[0]
 
         def measure(progress: Progress) -> np.ndarray:
-            squared = weighted_energy(progress.residual, self.g) / self.noise_var**2
+            squared = real_dot(progress.residual, progress.residual / self.alpha) / self.noise_var**2
             energy = progress.energy / self.noise_var
             reference = np.where(progress.columns < n_data, n_rows, energy)
             return _root_ratio(squared, reference)
@@ -326,7 +332,11 @@ FADE = 0.9
 
 
 def choose_form(
-    operator: Operator, g: Array, noise_var: float, real_dtype: Any, steps: dict[Form, float] | None = None
+    operator: Operator,
+    alpha: Array,
+    noise_var: float,
+    real_dtype: Any,
+    steps: dict[Form, float] | None = None,
 ) -> Form:
     """Pick the form whose conjugate gradients take fewer steps and stay accurate.
 
@@ -339,8 +349,8 @@ def choose_form(
     ----------
     operator : Operator
         Phi.
-    g : array of shape (D,)
-        Prior variances.
+    alpha : array of shape (D,)
+        Prior precisions.
     noise_var : float
         Noise variance.
     real_dtype : dtype
@@ -358,6 +368,7 @@ def choose_form(
     # Rounding errors of the primal form collect in directions the data do not see, where the prior rules.
     gain = operator.norm**2 if row_gram is None else row_gram
     resolution = 0.02 * noise_var / (gain * float(np.finfo(real_dtype).eps))
+    g = reciprocal(alpha)
     # The median is at most twice the mean, which costs less.
     mean = float(np.mean(g)) if isinstance(g, np.ndarray) else average(g)
     return "primal" if 2 * mean < resolution or _median_below(g, resolution) else "dual"
@@ -392,10 +403,8 @@ def _rows(array: Array | None, rows: slice) -> Array | None:
     )
 
 
-def _start(guess: Array | None, like: Array) -> Array | None:
+def _extended(guess: Array, like: Array) -> Array:
     """Copy an initial guess for the first few columns and extend it to all; the others start from zero."""
-    if guess is None:
-        return None
     xp = namespace(like)
     if guess.shape == like.shape:
         return xp.asarray(guess, copy=True)

@@ -133,6 +133,7 @@ def idct_long(x: np.ndarray, overwrite_x: bool = False) -> np.ndarray:
             reordered = scipy.fft.hfft(spectrum[part].T, n1, axis=0, workers=workers)
             even[:, part] = reordered[:half]
             odd[:, part] = reordered[half:]
+            del reordered  # before the next one is made
     return result
 
 

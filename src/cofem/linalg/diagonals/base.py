@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
-from cofem._arrays import namespace
+from cofem._arrays import namespace, reciprocal
 from cofem.linalg.system import Dictionary
 from cofem.operators import Operator
 
@@ -25,8 +26,8 @@ class Setting:
         Phi, shape (N, D); its products are counted.
     operator : Operator
         The same, for its structural facts.
-    g : array of shape (D,)
-        Prior variances ``1 / alpha``.
+    alpha : array of shape (D,)
+        Prior precisions.
     noise_var : float
         Noise variance ``1 / beta``.
     column_energy : array of shape (D,)
@@ -37,28 +38,39 @@ class Setting:
         Mean of the step before, a row for each task.
     variance : array of shape (D,) or None
         Variances of the step before.
+    solve : callable
+        Solves for ``Sigma b``, b of shape (B, D), which is overwritten.
     """
 
     phi: Dictionary
     operator: Operator
-    g: Array
+    alpha: Array
     noise_var: float
     column_energy: Array
     like: Array
     mean: Array | None = None
     variance: Array | None = None
+    solve: Callable[[Array], Array] | None = None
+
+    @property
+    def g(self) -> Array:
+        """Prior variances ``1 / alpha``, shape (D,)."""
+        return reciprocal(self.alpha)
 
     @property
     def floor(self) -> Array:
         """Lower bound of the variances, ``1 / (alpha + beta theta)``: all other coefficients known."""
-        return self.g / (1 + self.g * self.column_energy / self.noise_var)
+        total = self.column_energy / self.noise_var
+        total += self.alpha
+        return reciprocal(total)
 
     def clip(self, variance: Array) -> Array:
         """Keep variances within their exact bounds: `floor` and the prior variance."""
+        dtype = self.alpha.dtype
         if isinstance(variance, np.ndarray):
-            return np.clip(variance, self.floor, self.g).astype(self.g.dtype, copy=False)
+            return np.clip(variance, self.floor, self.g).astype(dtype, copy=False)
         xp = namespace(variance)
-        return xp.astype(xp.minimum(xp.maximum(variance, self.floor), self.g), self.g.dtype, copy=False)
+        return xp.astype(xp.minimum(xp.maximum(variance, self.floor), self.g), dtype, copy=False)
 
 
 @dataclass(frozen=True)
@@ -66,7 +78,7 @@ class Columns:
     """Right-hand sides that an estimator wants solved together with the mean.
 
     `v` has shape (B1, N) and is solved for ``Sigma beta Phi^H v``, `b` has shape (B2, D) and is solved
-    for ``Sigma b``. `extra` is handed back to the estimator.
+    for ``Sigma b`` and overwritten. `extra` is handed back to the estimator.
     """
 
     v: Array | None = None
@@ -82,8 +94,9 @@ class DiagonalEstimate:
     ----------
     value : array of shape (D,)
         The estimate.
-    standard_error : array of shape (D,) or float
-        Its standard error; infinite where a single probe cannot tell, zero for exact values.
+    uncertainty : array of shape (D,), float or callable
+        Its standard error; infinite where a single probe cannot tell, zero for exact values. Where it is
+        not at hand, what computes it.
     carry : Any
         What the estimator wants back in the next step.
     used : str
@@ -95,11 +108,16 @@ class DiagonalEstimate:
     """
 
     value: Array
-    standard_error: Array | float
+    uncertainty: Array | float | Callable[[], Array]
     carry: Any = None
     used: str = ""
     notes: dict[str, str] = field(default_factory=dict)
     figures: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def standard_error(self) -> Array | float:
+        """Standard error of the estimate, shape (D,) or one number."""
+        return self.uncertainty() if callable(self.uncertainty) else self.uncertainty
 
 
 class DiagonalEstimator(ABC):

@@ -48,7 +48,7 @@ class Corrected(DiagonalEstimator):
         """Ask for direct probes."""
         inner = None if carry is None else carry[0]
         probes = draw_probes(
-            self.probes, setting.g.shape[0], like=setting.like, rng=rng, distribution="rademacher"
+            self.probes, setting.alpha.shape[0], like=setting.like, rng=rng, distribution="rademacher"
         )
         scale = probe_scale(setting)
         return Columns(b=probes * scale, extra=(self.fast.columns(setting, inner, rng), probes, scale))

@@ -28,17 +28,15 @@ class Exact(DiagonalEstimator):
 
     def estimate(self, setting: Setting, carry: Any, columns: Columns, x: Array) -> DiagonalEstimate:
         """Write out the live columns and factor."""
-        if not isinstance(setting.g, np.ndarray):
+        if not isinstance(setting.alpha, np.ndarray):
             return DiagonalEstimate(setting.clip(_variances_anywhere(setting)), 0.0, used=self.name)
         live = live_columns(setting)
         if live.size == 0:
             return DiagonalEstimate(setting.clip(setting.g), 0.0, used=self.name)
         matrix = setting.operator.columns(live)  # rows are columns of Phi
         kind = np.complex128 if np.iscomplexobj(matrix) else np.float64
-        value = setting.g.copy()
-        value[live] = exact_variances(
-            matrix.astype(kind), setting.g[live].astype(np.float64), setting.noise_var
-        )
+        value = setting.g
+        value[live] = exact_variances(matrix.astype(kind), value[live].astype(np.float64), setting.noise_var)
         return DiagonalEstimate(setting.clip(value), 0.0, used=self.name)
 
 
@@ -81,7 +79,7 @@ def exact_variances(columns: np.ndarray, g: np.ndarray, noise_var: float) -> np.
 def _variances_anywhere(setting: Setting) -> Array:
     """Do what `Exact` does, on any array library, in double precision."""
     n, d = setting.phi.shape
-    xp = namespace(setting.g)
+    xp = namespace(setting.alpha)
     g = in_precision(setting.g, "float64")
     device = array_api_compat.device(g)
     strength = g * in_precision(setting.column_energy, "float64")

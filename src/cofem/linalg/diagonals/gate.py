@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from cofem._arrays import conj, is_complex, namespace, squared_modulus
+from cofem._arrays import is_complex, namespace, squared_modulus
 from cofem.linalg.diagonals.base import Columns, DiagonalEstimate, DiagonalEstimator, Setting
 from cofem.linalg.diagonals.corrected import Corrected
 from cofem.linalg.diagonals.exact import Exact
 from cofem.linalg.diagonals.pooled import Pooled
 from cofem.linalg.diagonals.rademacher import probe_scale
 from cofem.linalg.diagonals.self_consistent import SelfConsistent
-from cofem.linalg.probes import draw_probes
+from cofem.linalg.probes import Signs, draw_signs
+from cofem.linalg.system import columns_at_once
 
 Array = Any
 
@@ -42,7 +44,7 @@ class Gate(DiagonalEstimator):
     """Use the fastest estimator that direct probes do not contradict.
 
     Starts from what the structure allows: `exact` if Phi is small, else `self_consistent`, then `pooled` if
-    the operator names groups of coefficients. At the 2nd, 5th, 11th, ... step it solves for a few direct
+    the operator names groups of coefficients. At the 2nd, 6th, 14th, ... step it solves for a few direct
     probes as well. With the ratios r of two independent direct estimates to the fast one,
     ``(r_1 - 1)(r_2 - 1)`` averaged over coefficients and pairs of probes is an unbiased estimate of the
     mean squared relative error. If that is larger than `tolerated` by more than three of its standard
@@ -78,56 +80,42 @@ class Gate(DiagonalEstimator):
         return carry is None or not carry.failed
 
     def columns(self, setting: Setting, carry: Any, rng: np.random.Generator) -> Columns:
-        """Ask for what the current estimator needs, and for check probes when a check is due."""
+        """Ask for what the current estimator needs, and draw check probes when a check is due."""
         verdict = carry or Verdict()
         current = self._current(setting, verdict)
         wanted = current.columns(setting, verdict.inner, rng)
-        n_wanted = sum(part.shape[0] for part in (wanted.v, wanted.b) if part is not None)
-        scale = None
+        signs = None
         last_resort = current.name in (self.fallback.name, "exact")
         if verdict.steps + 1 >= verdict.next_check and not last_resort:
-            b = draw_probes(
-                n_check_probes(setting),
-                setting.g.shape[0],
-                like=setting.like,
-                rng=rng,
-                distribution="rademacher",
-            )
-            scale = probe_scale(setting)
-            b *= scale
-            b = b if wanted.b is None else namespace(b).concat([wanted.b, b])
-        else:
-            b = wanted.b
-        return Columns(wanted.v, b, (current, wanted, n_wanted, scale))
+            signs = draw_signs(n_check_probes(setting), setting.alpha.shape[0], rng)
+        return Columns(wanted.v, wanted.b, (current, wanted, signs))
 
     def estimate(self, setting: Setting, carry: Any, columns: Columns, x: Array) -> DiagonalEstimate:
-        """Estimate, and judge the estimate if check probes were solved for."""
+        """Estimate, and judge the estimate if a check is due."""
         verdict = carry or Verdict()
-        current, wanted, n_wanted, scale = columns.extra
-        estimate = current.estimate(setting, verdict.inner, wanted, x[:n_wanted, :])
+        current, wanted, signs = columns.extra
+        solutions = None if signs is None else solve_probes(setting, signs)
+        estimate = current.estimate(setting, verdict.inner, wanted, x)
         verdict = verdict._replace(steps=verdict.steps + 1, inner=estimate.carry)
         figures = {"diagonal_error": np.nan}
-        if scale is not None:
-            n_coefficient_side = 0 if wanted.b is None else wanted.b.shape[0]
-            assert columns.b is not None
-            ratios = direct_ratios(columns.b[n_coefficient_side:, :], x[n_wanted:, :], scale, estimate.value)
-            weight = _effect(setting, estimate.value)
-            error, standard_error = squared_error(ratios, weight)
+        if solutions is not None:
+            ratios = direct_ratios(solutions, estimate.value)
+            error, standard_error = squared_error(ratios, _effect(setting, estimate.value))
             figures["diagonal_error"] = error
             verdict = verdict._replace(
                 error=error,
                 standard_error=standard_error,
                 checks=verdict.checks + 1,
-                next_check=2 * verdict.steps + 1,
+                next_check=2 * verdict.steps + 2,
             )
             if error > self.tolerated + 3 * standard_error:
                 # The check probes are direct estimates themselves: use them for this step.
-                value = setting.clip(estimate.value * namespace(ratios).mean(ratios, axis=0))
+                value = setting.clip(estimate.value * _mean_of_rows(ratios))
                 verdict = verdict._replace(failed=(*verdict.failed, current.name), inner=None)
-                estimate = DiagonalEstimate(value, estimate.standard_error, used="check probes")
+                estimate = DiagonalEstimate(value, estimate.uncertainty, used="check probes")
         return DiagonalEstimate(
             estimate.value,
-            estimate.standard_error,
+            estimate.uncertainty,
             verdict,
             estimate.used,
             {"diagonal": self._explain(setting, verdict)},
@@ -151,57 +139,68 @@ class Gate(DiagonalEstimator):
 
 def n_check_probes(setting: Setting) -> int:
     """Probes that resolve the tolerated error: many coefficients need few."""
-    pairs = 1e5 / setting.g.shape[0]
+    pairs = 1e5 / setting.alpha.shape[0]
     return int(np.clip(np.ceil(0.5 + np.sqrt(0.25 + 2 * pairs)), 2, 8))
 
 
-def direct_ratios(probes: Array, solutions: Array, scale: Array, value: Array) -> Array:
-    """Direct estimates, one from each probe, divided by an estimate in question.
+def solve_probes(setting: Setting, signs: Signs) -> list[Array]:
+    """Return a direct estimate of the variances from each probe, K arrays of shape (D,)."""
+    assert setting.solve is not None
+    found: list[Array] = []
+    at_once = columns_at_once(setting.operator)
+    for start in range(0, signs.bits.shape[0], at_once):
+        some = signs.some(slice(start, start + at_once))
+        solutions = setting.solve(_scaled(setting, some))
+        solutions /= probe_scale(setting)
+        solutions *= some.probes(solutions)
+        estimates = namespace(solutions).real(solutions) if is_complex(solutions) else solutions
+        found += [estimates[i, :] for i in range(estimates.shape[0])]
+    return found
 
-    Parameters
-    ----------
-    probes, solutions : arrays of shape (K, D)
-        Rademacher probes times `scale`, and ``Sigma`` times them. The solutions are overwritten.
-    scale, value : arrays of shape (D,)
-        What the signs were multiplied by, and the estimate in question.
-    """
-    if is_complex(probes):
-        ratios = namespace(probes).real(conj(probes) * solutions)
-    else:
-        ratios = solutions
-        ratios *= probes
-    ratios /= scale
-    ratios /= scale
-    ratios /= value
-    return ratios
+
+def _scaled(setting: Setting, signs: Signs) -> Array:
+    probes = signs.probes(setting.like)
+    probes *= probe_scale(setting)
+    return probes
+
+
+def direct_ratios(direct: list[Array], value: Array) -> list[Array]:
+    """Divide direct estimates, which are overwritten, by the estimate in question."""
+    for estimate in direct:
+        estimate /= value
+    return direct
 
 
 #: Coefficients that `squared_error` looks at in one go.
 BLOCK = 2**16
 
 
-def squared_error(ratios: Array, weight: Array) -> tuple[float, float]:
+def squared_error(ratios: Sequence[Array], weight: Array) -> tuple[float, float]:
     """Estimate the mean of ``(weight (ratio - 1))^2`` without the probes' own noise, and its standard error.
 
     Parameters
     ----------
-    ratios : array of shape (K, D)
-        Direct estimates divided by the estimate in question, independent over K >= 2.
+    ratios : sequence of K >= 2 arrays of shape (D,)
+        Direct estimates divided by the estimate in question, independent of each other.
     weight : array of shape (D,)
         Effect of each coefficient.
     """
-    k, size = ratios.shape
-    xp = namespace(ratios)
+    k, size = len(ratios), ratios[0].shape[0]
+    xp = namespace(ratios[0])
     mean = square = 0.0
     for start in range(0, size, BLOCK):
         block = slice(start, min(start + BLOCK, size))
-        deviation = weight[block] * (ratios[:, block] - 1.0)
+        deviation = weight[block] * (xp.stack([ratio[block] for ratio in ratios]) - 1.0)
         total = xp.sum(deviation, axis=0, dtype=xp.float64)
         # All ordered pairs of different probes: (sum)^2 minus the squares.
         pairs = (total**2 - xp.sum(deviation**2, axis=0, dtype=xp.float64)) / (k * (k - 1))
         mean += float(xp.sum(pairs)) / size
         square += float(xp.sum(pairs**2)) / size
     return mean, max(square - mean**2, 0.0) ** 0.5 / size**0.5
+
+
+def _mean_of_rows(rows: Sequence[Array]) -> Array:
+    return sum(rows[1:], rows[0]) / len(rows)
 
 
 def _effect(setting: Setting, variance: Array) -> Array:

@@ -44,7 +44,7 @@ class Paired(DiagonalEstimator):
         """Draw coefficients from the prior and noisy data from them."""
         n, d = setting.phi.shape
         draws = _standard_normal((self.samples, d), setting.like, rng)
-        draws *= namespace(setting.g).sqrt(setting.g)
+        draws /= namespace(draws).sqrt(setting.alpha)
         noise = _standard_normal((self.samples, n), setting.like, rng)
         noise *= setting.noise_var**0.5
         noise += setting.phi.forward(draws)
@@ -53,8 +53,8 @@ class Paired(DiagonalEstimator):
     def estimate(self, setting: Setting, carry: Any, columns: Columns, x: Array) -> DiagonalEstimate:
         """Compare what was explained with what was left."""
         xp = namespace(x)
-        explained = xp.mean(squared_modulus(x), axis=0) / setting.g
-        left = xp.mean(squared_modulus(columns.extra - x), axis=0) / setting.g
+        explained = xp.mean(squared_modulus(x), axis=0) * setting.alpha
+        left = xp.mean(squared_modulus(columns.extra - x), axis=0) * setting.alpha
         weight = 1.0
         if carry is not None:
             old_explained, old_left, old_weight = carry
@@ -65,9 +65,8 @@ class Paired(DiagonalEstimator):
         # Each mean square has relative variance 2 / samples (1 / samples for complex draws).
         kind = 1 if is_complex(x) else 2
         error = share * (1 - share) * float(np.sqrt(2 * kind * weight / self.samples))
-        return DiagonalEstimate(
-            setting.clip(setting.g * share), setting.g * error, (explained, left, weight), used=self.name
-        )
+        g = setting.g
+        return DiagonalEstimate(setting.clip(g * share), g * error, (explained, left, weight), used=self.name)
 
 
 def _standard_normal(shape: tuple[int, int], like: Array, rng: np.random.Generator) -> Array:

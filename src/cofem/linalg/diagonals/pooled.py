@@ -43,20 +43,21 @@ class Pooled(DiagonalEstimator):
     def columns(self, setting: Setting, carry: Any, rng: np.random.Generator) -> Columns:
         """Draw probes, whitened by the prior."""
         probes = draw_probes(
-            self.probes, setting.g.shape[0], like=setting.like, rng=rng, distribution="rademacher"
+            self.probes, setting.alpha.shape[0], like=setting.like, rng=rng, distribution="rademacher"
         )
-        return Columns(b=probes / namespace(setting.g).sqrt(setting.g), extra=probes)
+        return Columns(b=probes * namespace(setting.alpha).sqrt(setting.alpha), extra=probes)
 
     def estimate(self, setting: Setting, carry: Any, columns: Columns, x: Array) -> DiagonalEstimate:
         """Turn the probes' traces into one c for each group."""
         probes = columns.extra
         xp = namespace(x)
-        left = xp.real(conj(probes) * x) / xp.sqrt(setting.g)  # estimates 1 - gamma_j, one row a probe
+        g = setting.g
+        left = xp.real(conj(probes) * x) * xp.sqrt(setting.alpha)  # estimates 1 - gamma_j, one row a probe
         labels = setting.operator.groups if self.groups is None else self.groups
         members = _members(labels)
-        number = np.zeros(setting.g.shape[0], dtype=np.intp)  # of the group, for each coefficient
+        number = np.zeros(g.shape[0], dtype=np.intp)  # of the group, for each coefficient
         scales, spreads = np.zeros(len(members)), np.zeros(len(members))
-        strengths = setting.g * setting.column_energy  # theta / alpha
+        strengths = g * setting.column_energy  # theta / alpha
         for i, group in enumerate(members):
             part, strength = left, strengths
             if group is not None:
@@ -66,9 +67,9 @@ class Pooled(DiagonalEstimator):
             gamma = float(np.mean(strength.shape[0] - traces))
             scales[i] = solve_trace(strength, gamma, 1 / setting.noise_var)
             spreads[i] = _relative_error(part, gamma)
-        scale, spread = _by_group(scales, number, setting.g), _by_group(spreads, number, setting.g)
-        value = setting.clip(setting.g / (1 + setting.g * (scale * setting.column_energy)))
-        gamma = 1 - value / setting.g
+        scale, spread = _by_group(scales, number, g), _by_group(spreads, number, g)
+        value = setting.clip(g / (1 + g * (scale * setting.column_energy)))
+        gamma = 1 - value / g
         # d log s / d log c = -gamma
         return DiagonalEstimate(value, value * gamma * spread, used=self.name)
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cofem._arrays import namespace, number_like
+from cofem._arrays import namespace, number_like, reciprocal
 from cofem.linalg.diagonals.base import Columns, DiagonalEstimate, DiagonalEstimator, Setting
 from cofem.linalg.probes import ProbeDistribution, draw_probes
 
@@ -89,7 +89,7 @@ class Rademacher(DiagonalEstimator):
     def columns(self, setting: Setting, carry: Any, rng: np.random.Generator) -> Columns:
         """Draw fresh probes; reused ones would repeat their error in the same coefficients."""
         probes = draw_probes(
-            self.probes, setting.g.shape[0], like=setting.like, rng=rng, distribution=self.distribution
+            self.probes, setting.alpha.shape[0], like=setting.like, rng=rng, distribution=self.distribution
         )
         scale = probe_scale(setting) if self.scale is None else self.scale
         return Columns(b=probes * scale, extra=(probes, scale))
@@ -98,14 +98,14 @@ class Rademacher(DiagonalEstimator):
         """Average over the probes."""
         probes, scale = columns.extra
         value, error = estimate_diagonal(probes, x, scale)
-        value = setting.clip(value) if self.clip else _non_negative(value, setting.g)
+        value = setting.clip(value) if self.clip else _non_negative(value, setting.alpha)
         return DiagonalEstimate(value, error, used=self.name)
 
 
 def probe_scale(setting: Setting) -> Array:
     """Inverse standard deviations, as far as they are known: the last ones, or else the prior's."""
-    spread = setting.g if setting.variance is None else setting.variance
-    return 1 / namespace(spread).sqrt(spread)
+    xp = namespace(setting.alpha)
+    return xp.sqrt(setting.alpha if setting.variance is None else reciprocal(setting.variance))
 
 
 def _non_negative(x: Array, like: Array) -> Array:

@@ -66,9 +66,11 @@ class SelfConsistent(DiagonalEstimator):
             spectrum = Spectrum(np.array([row_gram, 0.0]), np.array([share, 1 - share]))
             return Columns(extra=Carry(spectrum, None, None))
         mean = average(setting.column_energy) or 1.0
-        xp = namespace(setting.g)
+        xp = namespace(setting.alpha)
         relative = setting.column_energy / mean
-        relative = xp.astype(xp.where(relative > 0, relative, number_like(relative, 1.0)), setting.g.dtype)
+        relative = xp.astype(
+            xp.where(relative > 0, relative, number_like(relative, 1.0)), setting.alpha.dtype
+        )
         inverse = 1 / xp.sqrt(relative)
 
         def gram(x: Array) -> Array:
@@ -86,17 +88,18 @@ class SelfConsistent(DiagonalEstimator):
         found: Carry = columns.extra
         relative = found.relative_energy
         # Columns of unequal norm: alpha in units where they are equal.
-        alpha = reciprocal(setting.g if relative is None else setting.g * relative)
+        alpha = setting.alpha if relative is None else setting.alpha / relative
         tau = solve_tau(alpha, found.spectrum, 1 / setting.noise_var, found.tau)
         value = reciprocal(alpha + tau)
         if relative is not None:
             value /= relative
-        # Fluctuations of S_j around tau are of relative size 1 / sqrt(N) or more; the gate measures them.
-        error = value / setting.g
-        error -= 1
-        error *= value
-        error *= -(setting.phi.shape[0] ** -0.5)
-        return DiagonalEstimate(setting.clip(value), error, found._replace(tau=tau), used=self.name)
+        value = setting.clip(value)
+
+        def uncertainty() -> Array:
+            # Fluctuations of S_j around tau are of relative size 1 / sqrt(N) or more; the gate measures them.
+            return value * (1 - value * setting.alpha) * setting.phi.shape[0] ** -0.5
+
+        return DiagonalEstimate(value, uncertainty, found._replace(tau=tau), used=self.name)
 
 
 def solve_tau(alpha: Array, spectrum: Spectrum, beta: float, guess: float | None) -> float:
