@@ -243,7 +243,7 @@ class Posterior:
                 yield rectified_draws(*self.gaussian, count, rng)
             return
         phi, y, xp = self._white_operator(), self._white_y(), namespace(self.mean)
-        solve, spread = self._solver(phi, n), 1 / xp.sqrt(self._double_alpha)
+        solve, spread = self._solver(phi, n, stacklevel=5), 1 / xp.sqrt(self._double_alpha)
         for count in _batches(n):
             prior = self._noise((count, self.mean.shape[0]), rng) * spread
             noise = self._noise((count, y.shape[0]), rng) * self.noise_std
@@ -325,12 +325,11 @@ class Posterior:
             return mean
         n_new = new.shape[0]
         if can_factor(self) and is_cheaper(self._need_operator("predict"), n_new) and n_new <= DIRECT_ROWS:
-            variance = exact_variance(self, _rows_of(new, self._solve_dtype))
+            variance = exact_variance(self, _rows_of(new, self.mean))
         elif n_new <= EXACT_ROWS and self.gaussian is None:
             solve, parts = self._solver(self._white_operator(), n_new), []
-            for block in np.array_split(np.eye(n_new, dtype=self._solve_dtype), -(-n_new // SOLVE_BATCH)):
-                rows = in_precision(new.adjoint(on_device_of(self.mean, block)), "float64")
-                parts.append(xp.real(xp.sum(conj(rows) * solve(b=rows), axis=-1)))
+            for rows in _rows_of(new, self.mean):
+                parts.append(xp.real(xp.sum(rows * solve(b=conj(rows)), axis=-1)))
             variance = xp.concat(parts)
         else:
             power = on_device_of(self.mean, np.zeros(n_new))
@@ -417,11 +416,14 @@ class Posterior:
             return operator
         return Diagonal(in_precision(self.weights, "float64")) @ operator
 
-    def _solver(self, operator: Operator, count: int) -> Callable[..., Array]:
-        """Return a function from v or b to ``Sigma (beta Phi^H v + b)``, the cheaper one for `count` rows."""
+    def _solver(self, operator: Operator, count: int, stacklevel: int = 4) -> Callable[..., Array]:
+        """Return a function from v or b to ``Sigma (beta Phi^H v + b)``, the cheaper one for `count` rows.
+
+        A warning of it is put down to the caller at `stacklevel`.
+        """
         if isinstance(self.alpha, np.ndarray) and is_cheaper(operator, count):
             return DirectSystem(operator, self._double_alpha, self.noise_std**2).solve
-        return partial(_solve, self._system(operator))
+        return partial(_solve, self._system(operator), stacklevel=stacklevel)
 
     def _system(self, operator: Operator) -> PosteriorSystem:
         alpha, noise_var = self._double_alpha, self.noise_std**2
@@ -506,13 +508,15 @@ def _expected_steps(operator: Operator, alpha: Array, noise_var: float, curvatur
     return {"dual": np.inf} if total(ratio / (1 + ratio)) < operator.shape[0] else {}
 
 
-def _solve(system: PosteriorSystem, v: Array | None = None, b: Array | None = None) -> Array:
+def _solve(
+    system: PosteriorSystem, v: Array | None = None, b: Array | None = None, *, stacklevel: int
+) -> Array:
     max_iter = max(1000, 4 * min(system.phi.shape))
     b = None if b is None else namespace(b).asarray(b, copy=True)  # the solver would overwrite it
     solution = system.solve(v, b, tol=SOLVE_TOL, max_iter=max_iter)
     if not solution.cg.converged.all():
         warnings.warn(
-            f"posterior solves are inexact: {solution.cg.report()}", ConvergenceWarning, stacklevel=4
+            f"posterior solves are inexact: {solution.cg.report()}", ConvergenceWarning, stacklevel=stacklevel
         )
     return solution.x
 
@@ -534,13 +538,12 @@ def exact_variance(posterior: Posterior, blocks: Iterable[np.ndarray]) -> np.nda
     return np.concatenate([system.variance(rows) for rows in blocks])
 
 
-def _rows_of(operator: Operator, dtype: Any) -> Iterator[np.ndarray]:
-    """Write out an operator, a few rows at a time."""
+def _rows_of(operator: Operator, like: Array) -> Iterator[Array]:
+    """Write out an operator in double precision, a few rows at a time, where `like` is."""
     n_rows, start = operator.shape[0], 0
     for count in _batches(n_rows):
-        unit = np.zeros((count, n_rows), dtype)
-        unit[np.arange(count), np.arange(start, start + count)] = 1
-        yield conj(operator.adjoint(unit))
+        unit = np.eye(count, n_rows, start, np.complex128 if is_complex(like) else np.float64)
+        yield conj(in_precision(operator.adjoint(on_device_of(like, unit)), "float64"))
         start += count
 
 

@@ -14,8 +14,8 @@ from cofem.operators import Operator
 EXACT_SIDE = 2048
 #: Steps that conjugate gradients are taken to need for one right-hand side.
 CG_STEPS = 50
-#: Vectors that Phi is applied to at once.
-_AT_ONCE = 64
+#: Numbers in one batch of vectors that Phi is applied to, and how many vectors at the most.
+BATCH, BATCH_VECTORS = 2**22, 64
 
 
 def is_small(operator: Operator) -> bool:
@@ -54,12 +54,15 @@ class DirectSystem:
     def __init__(self, phi: Operator, alpha: np.ndarray, noise_var: float) -> None:
         self.phi, self.alpha, self.noise_var = phi, alpha, noise_var
         n_rows, n_columns = phi.shape
+        at_once = max(1, min(BATCH_VECTORS, BATCH // max(phi.shape)))
         self._by_columns = n_columns <= n_rows
         if self._by_columns:  # A itself
-            matrix = _as_matrix(lambda units: phi.gram(units) / noise_var, n_columns, phi.dtype)
+            matrix = _as_matrix(lambda units: phi.gram(units) / noise_var, n_columns, at_once, phi.dtype)
             matrix[np.diag_indices(n_columns)] += alpha
         else:  # the covariance of the data
-            matrix = _as_matrix(lambda units: phi.forward(phi.adjoint(units) / alpha), n_rows, phi.dtype)
+            matrix = _as_matrix(
+                lambda units: phi.forward(phi.adjoint(units) / alpha), n_rows, at_once, phi.dtype
+            )
             matrix[np.diag_indices(n_rows)] += noise_var
         self._factor = safe_cholesky(matrix)
 
@@ -120,9 +123,11 @@ def safe_cholesky(matrix: np.ndarray) -> np.ndarray:
         return linalg.cholesky(matrix + rest * np.eye(len(matrix)), lower=True, check_finite=False)
 
 
-def _as_matrix(apply: Callable[[np.ndarray], np.ndarray], size: int, dtype: np.dtype) -> np.ndarray:
+def _as_matrix(
+    apply: Callable[[np.ndarray], np.ndarray], size: int, at_once: int, dtype: np.dtype
+) -> np.ndarray:
     """Write out a Hermitian matrix, given by what it does to rows."""
-    blocks = np.array_split(np.eye(size, dtype=dtype), -(-size // _AT_ONCE))
+    blocks = np.array_split(np.eye(size, dtype=dtype), -(-size // at_once))
     # Row i of the images is column i of the matrix.
     return np.concatenate([apply(units) for units in blocks]).conj()
 
