@@ -6,7 +6,18 @@ import pytest
 import cofem
 from cofem._arrays import to_numpy
 from cofem.experiments import problems
-from cofem.operators import DCT, FFT, Convolution, Dense, Diagonal, Mask, Operator, check_adjoint, vstack
+from cofem.operators import (
+    DCT,
+    FFT,
+    Centred,
+    Convolution,
+    Dense,
+    Diagonal,
+    Mask,
+    Operator,
+    check_adjoint,
+    vstack,
+)
 
 from .problems import complex_case, dct_case, dense_case
 
@@ -36,6 +47,8 @@ OPERATORS: dict[str, Operator] = {
     "FFT": FFT(8),
     "FFT image": FFT((3, 4)),
     "FFT real": FFT(9, real=True),
+    "centred": Centred(Dense(np.arange(12.0).reshape(4, 3))),
+    "centred transform": Centred(Mask([1, 4, 2], 6) @ DCT(6).T),
     "convolution": Convolution([1.0, 2.0, 0.5], 9),
     "linear convolution": Convolution([1.0, 2.0, 0.5], 9, mode="linear", output="full"),
     "complex kernel": Convolution(np.array([1.0, 2.0j, 0.5]), 9),

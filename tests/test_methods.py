@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import cofem
+from cofem.inference.mackay import MacKay
 from cofem.inference.registry import METHODS
 
 from .problems import complex_case, dct_case, dense_case, exact_log_evidence, exact_posterior
@@ -434,3 +435,25 @@ def test_auto_stays_within_memory(monkeypatch):
     case = dense_case(D=256, f=2)
     monkeypatch.setattr("cofem.inference.registry.available_bytes", lambda: 100_000)
     assert cofem.fit(case.Phi, case.y, noise_std=0.005, max_iter=2, rng=0).method == "cofem"
+
+
+# --- MacKay's update --------------------------------------------------------------------------
+
+
+def test_the_update_of_mackay_ends_where_em_ends():
+    case = dense_case(D=20, f=1, density=0.2, noise_std=0.05, seed=3)
+    many = np.concatenate([case.Phi, case.Phi[::-1] + 0.5])
+    y = many @ case.z + 0.05 * np.random.default_rng(0).standard_normal(40)
+    options = dict(noise_std=0.05, max_iter=5000, tol=1e-10)
+    quick, slow = (cofem.fit(many, y, method=method, **options) for method in (MacKay(), cofem.EM()))
+    assert quick.n_iter < slow.n_iter
+    np.testing.assert_allclose(quick.mean, slow.mean, atol=1e-3)
+
+
+def test_the_update_of_mackay_refuses_what_it_does_not_know():
+    with pytest.raises(ValueError, match="independent prior only"):
+        cofem.fit(SMALL.Phi, SMALL.y, noise_std=0.1, method=MacKay(), prior=cofem.Block(2))
+    with pytest.raises(ValueError, match="independent prior only"):
+        cofem.fit(SMALL.Phi, SMALL.y, noise_std=0.1, method=MacKay(), nonnegative=True)
+    with pytest.raises(ValueError, match="real data only"):
+        cofem.fit(SMALL.Phi + 0j, SMALL.y, noise_std=0.1, method=MacKay())
