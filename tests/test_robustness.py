@@ -450,3 +450,14 @@ def test_the_same_seed_gives_the_same_result_for_any_number_of_threads() -> None
     one = means(1)
     np.testing.assert_array_equal(one, means(1))
     np.testing.assert_allclose(one, means(2), rtol=1e-6, atol=1e-8)
+
+
+def test_coefficients_on_very_weak_columns_are_pointed_out() -> None:
+    rng = np.random.default_rng(0)
+    norms = np.where(np.arange(64) < 32, 1.0, 1e-5)
+    y = norms * np.where(np.arange(64) == 3, 1.0, 0.0) + 0.01 * rng.standard_normal(64)
+    post = cofem.fit(np.diag(norms), y, noise_std=0.01, rng=0)
+    assert np.abs(post.mean[32:]).max() > 100  # noise of 0.01 through columns of norm 1e-5
+    assert "through such a column noise looks like a large coefficient" in str(post.status)
+    well = cofem.fit(np.eye(64), y, noise_std=0.01, rng=0)
+    assert "through such a column" not in str(well.status)

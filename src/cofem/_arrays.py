@@ -110,6 +110,35 @@ def multiply_into(out: Array, a: Array, b: Array) -> None:
         out[...] = a * b
 
 
+#: Numbers in a block of a long vector: few enough for the cache, enough that a call costs little.
+BLOCK = 2**16
+
+
+def add_product(out: Array, factor: float, a: Array, b: Array) -> Array:
+    """Do ``out += factor * a * b`` in place, without a temporary of that length, and return `out`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> add_product(np.ones((1, 2)), 0.5, np.array([2.0, 4.0]), np.ones((1, 2))).tolist()
+    [[2.0, 3.0]]
+    """
+    if is_torch(out):
+        return out.addcmul_(a, b, value=factor)
+    if not isinstance(out, np.ndarray) or out.shape[-1] <= BLOCK:
+        out += factor * (a * b)
+        return out
+    scratch = np.empty((*out.shape[:-1], BLOCK), dtype=out.dtype)
+    for start in range(0, out.shape[-1], BLOCK):
+        block = (..., slice(start, min(start + BLOCK, out.shape[-1])))
+        part = out[block]
+        product = scratch[..., : part.shape[-1]]
+        np.multiply(a[block], b[block], out=product)
+        product *= factor
+        part += product
+    return out
+
+
 def by_parts(apply: Callable[[Array], Array], x: Array) -> Array:
     """Apply a real linear map to ``x``; if ``x`` is complex, to its two parts stacked as one batch.
 

@@ -44,6 +44,9 @@ from cofem.priors import PRIORS, Block, Independent, Prior
 from cofem.priors.rectified import rectified_moments
 from cofem.status import ConvergenceWarning, Status, StatusCode
 
+#: Norm of a column, relative to the largest, below which what is found on it is pointed out.
+WEAK_COLUMN = 1e-3
+
 
 @without_gradients
 def fit(
@@ -262,8 +265,24 @@ def _fit_one(
         status = Status(StatusCode.FAILED, fault, status.notes)
     if outcome.doubtful or fault:
         warnings.warn(str(status), ConvergenceWarning, stacklevel=5)
-    status = Status(status.code, status.message, (*status.notes, *notes))
+    status = Status(status.code, status.message, (*status.notes, *notes, *_about_weak_columns(outcome)))
     return _posterior(ready, outcome, chosen, status)
+
+
+def _about_weak_columns(outcome: Outcome) -> tuple[str, ...]:
+    """Say so where noise may have become large coefficients: the evidence does not know a column's scale."""
+    theta, state = outcome.problem.column_energy, outcome.state
+    xp = namespace(theta)
+    found = state.alpha * state.variance < 0.5
+    weak = theta < WEAK_COLUMN**2 * float(xp.max(theta))
+    count = int(xp.count_nonzero(found & weak))
+    if not count:
+        return ()
+    return (
+        f"{count} of the {int(xp.count_nonzero(found))} coefficients that were found belong to columns of "
+        f"Phi with norms below {WEAK_COLUMN:g} of the largest; through such a column noise looks like a large "
+        "coefficient, so leave them out if that is not what you expect",
+    )
 
 
 def _fault(operator: Operator, problem: Problem) -> str:

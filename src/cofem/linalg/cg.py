@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from cofem._arrays import (
+    BLOCK,
     is_torch,
     multiply_into,
     namespace,
@@ -278,6 +279,24 @@ def weighted_energy(x: Array, weight: Array) -> np.ndarray:
     [3.0]
     """
     return real_dot(x, weight * x)
+
+
+def divided_energy(x: Array, divisor: Array) -> np.ndarray:
+    """``sum_j |x_j|^2 / divisor_j`` of each row of x, shape (B, n), as NumPy numbers.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> divided_energy(np.array([[1.0, 2.0]]), np.array([1.0, 2.0])).tolist()
+    [3.0]
+    """
+    if not isinstance(x, np.ndarray):
+        return real_dot(x, x / divisor)
+    total = np.zeros(x.shape[0])
+    for start in range(0, x.shape[1], BLOCK):
+        block = slice(start, start + BLOCK)
+        total += real_dot(x[:, block], x[:, block] / divisor[block])
+    return total
 
 
 def _add_scaled(target: Array, scale: np.ndarray, direction: Array, scratch: Array) -> None:

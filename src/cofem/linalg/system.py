@@ -25,12 +25,13 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from cofem._arrays import average, is_torch, multiply_into, namespace, reciprocal
+from cofem._arrays import add_product, average, multiply_into, namespace, reciprocal
 from cofem.linalg.cg import (
     CGResult,
     Measure,
     Progress,
     conjugate_gradients,
+    divided_energy,
     frobenius_residual,
     join_results,
     real_dot,
@@ -195,16 +196,8 @@ class PosteriorSystem:
         # Both sides are multiplied by the noise variance: one pass over memory less in each step.
         alpha, noise_var = self.alpha, self.noise_var
 
-        def add_prior(out: Array, x: Array, sign: float = 1.0) -> Array:
-            if is_torch(out):
-                return out.addcmul_(alpha, x, value=sign * noise_var)
-            term = alpha * x
-            term *= sign * noise_var
-            out += term
-            return out
-
         def apply(x: Array) -> Array:
-            return add_prior(self.phi.gram(x), x)
+            return add_product(self.phi.gram(x), noise_var, alpha, x)
 
         precondition: Callable[[Array, Array], None] | None = None
         if self.preconditioned:
@@ -224,7 +217,7 @@ class PosteriorSystem:
             data = self.phi.adjoint(v)
         else:
             # The residual of the data first: no more products than the residual of the system costs anyway.
-            data = add_prior(self.phi.adjoint(v - self.phi.forward(x0)), x0, -1.0)
+            data = add_product(self.phi.adjoint(v - self.phi.forward(x0)), -noise_var, alpha, x0)
         residual = _stack([part for part in (data, b) if part is not None])
         if norm == "posterior":
             measure = self._whitened_residual(n_data)
@@ -291,7 +284,7 @@ class PosteriorSystem:
         n_rows = self.phi.shape[0]
 
         def measure(progress: Progress) -> np.ndarray:
-            squared = real_dot(progress.residual, progress.residual / self.alpha) / self.noise_var**2
+            squared = divided_energy(progress.residual, self.alpha) / self.noise_var**2
             energy = progress.energy / self.noise_var
             reference = np.where(progress.columns < n_data, n_rows, energy)
             return _root_ratio(squared, reference)

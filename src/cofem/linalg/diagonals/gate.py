@@ -44,7 +44,7 @@ class Gate(DiagonalEstimator):
     """Use the fastest estimator that direct probes do not contradict.
 
     Starts from what the structure allows: `exact` if Phi is small, else `self_consistent`, then `pooled` if
-    the operator names groups of coefficients. At the 2nd, 6th, 14th, ... step it solves for a few direct
+    the operator names groups of coefficients. At the 2nd, 5th, 11th, ... step it solves for a few direct
     probes as well. With the ratios r of two independent direct estimates to the fast one,
     ``(r_1 - 1)(r_2 - 1)`` averaged over coefficients and pairs of probes is an unbiased estimate of the
     mean squared relative error. If that is larger than `tolerated` by more than three of its standard
@@ -106,7 +106,7 @@ class Gate(DiagonalEstimator):
                 error=error,
                 standard_error=standard_error,
                 checks=verdict.checks + 1,
-                next_check=2 * verdict.steps + 2,
+                next_check=2 * verdict.steps + 1,
             )
             if error > self.tolerated + 3 * standard_error:
                 # The check probes are direct estimates themselves: use them for this step.
