@@ -199,7 +199,7 @@ def literal_algorithm_1(Phi, y, beta, steps, K, rng, eps, U):
     alpha = np.ones(D)
     for _ in range(steps):
         A = beta * Phi.T @ Phi + np.diag(alpha)
-        signs = rng.integers(0, 2, size=(K, D), dtype=np.int8)
+        signs = np.unpackbits(rng.integers(0, 256, size=(K, D // 8), dtype=np.uint8), axis=1)
         P = (2.0 * signs - 1).T
         B = np.column_stack([P, beta * Phi.T @ y])
         X = np.zeros_like(B)

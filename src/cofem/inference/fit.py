@@ -280,8 +280,8 @@ def _about_weak_columns(outcome: Outcome) -> tuple[str, ...]:
         return ()
     return (
         f"{count} of the {int(xp.count_nonzero(found))} coefficients that were found belong to columns of "
-        f"Phi with norms below {WEAK_COLUMN:g} of the largest; through such a column noise looks like a large "
-        "coefficient, so leave them out if that is not what you expect",
+        f"Phi with norms below {WEAK_COLUMN:g} of the largest; through such a column noise looks like a "
+        "large coefficient, so leave them out if that is not what you expect",
     )
 
 
