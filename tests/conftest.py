@@ -1,4 +1,4 @@
-"""How property tests draw their cases: the same ones in every run of the suite, new ones in `make nightly`."""
+"""How property tests draw cases: the same ones in every run of the suite, new ones in `make nightly`."""
 
 from __future__ import annotations
 

@@ -28,17 +28,17 @@ import cofem
 from cofem.experiments import problems
 from cofem.experiments.bench.priors import STRUCTURES
 from cofem.experiments.problems import Case
-from cofem.experiments.study.base import Check, Options, Report, Study, Table, grid, number
+from cofem.experiments.study.base import Check, Options, Report, Skipped, Study, Table, grid, number
 from cofem.experiments.study.memory import open_files, resident_mb, threads
 from cofem.experiments.study.plot import Plot
-from cofem.experiments.study.results import Cell, Measurement, Rows, Value
+from cofem.experiments.study.results import FAILED, Cell, Measurement, Rows, Value
 
 #: Parts of the run, each one row: what is reported is a line through them.
 WINDOWS, QUICK_WINDOWS = 60, 3
 #: Length of the quick run.
 QUICK_SECONDS = 3.0
-#: Coefficients of the problems with fast products; those with a matrix have a quarter of it.
-SIZE, QUICK_SIZE = 2048, 256
+#: Coefficients where products are fast, a power of four since some are images; matrices have fewer.
+SIZE, QUICK_SIZE = 1024, 256
 #: A quick run takes one kind in this many.
 QUICK_EVERY = 6
 #: Rounds before the clock starts: libraries load, caches and the allocator's pools fill.
@@ -352,6 +352,8 @@ class Endurance(Study):
 
     def measure(self, cell: Cell, options: Options, earlier: Rows) -> Measurement:
         """Run all of it for the first part, and look the others up."""
+        if any(row.measurement.note.startswith(FAILED) for row in earlier):
+            raise Skipped("the run failed")
         seconds, kinds = 60 * float(cell.setting["minutes"]), tuple(KINDS)
         if options.quick:
             run = run_in_fresh_process(seconds, QUICK_WINDOWS, QUICK_SIZE, kinds[::QUICK_EVERY], 1)
