@@ -265,13 +265,6 @@ MUTATIONS = (
         "gains[useful] = 0.5 * (ratio - 1)",
         ("test_methods.py::test_seq_evidence_is_exact_and_never_decreases",),
     ),
-    Mutation(
-        "stop rule: the mean alone",
-        "inference/loop.py",
-        "settled = calm and _prior_change(new, state, problem.column_energy) <= allowed",
-        "settled = calm",
-        ("test_methods.py", "test_calibration.py"),
-    ),
 )
 
 
