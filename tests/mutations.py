@@ -113,7 +113,7 @@ MUTATIONS = (
         "inference/base.py",
         "if overshot(gradient, trail):",
         "if False:",
-        ("test_diagonals.py::test_accelerated_evidence_never_falls_and_needs_fewer_steps",),
+        ("test_rules.py::test_leaps_that_overshoot_are_undone",),
     ),
     Mutation(
         "Woodbury: variances",
@@ -134,21 +134,21 @@ MUTATIONS = (
         "inference/noise.py",
         "found = error - min(spread, MOST_SPREAD * error)",
         "found = error",
-        ("test_priors.py::test_noise_is_learned",),
+        ("test_rules.py",),
     ),
     Mutation(
         "noise: it may rise before the fit has settled",
         "inference/noise.py",
         "return found if settled else min(found, problem.noise_var)",
         "return found",
-        ("test_priors.py::test_noise_is_learned",),
+        ("test_rules.py",),
     ),
     Mutation(
         "noise: degrees of freedom of the evidence",
         "inference/noise.py",
         "max(problem.n_rows - gamma, 0.1 * problem.n_rows)",
         "problem.n_rows",
-        ("test_priors.py::test_noise_is_learned_from_the_evidence_where_data_are_plenty",),
+        ("test_rules.py",),
     ),
     Mutation(
         "gate: it never switches",
@@ -242,7 +242,7 @@ MUTATIONS = (
         "inference/problem.py",
         "factor = self.coefficient**power",
         "factor = self.coefficient",
-        ("test_methods.py::test_units_of_data_and_dictionary_do_not_matter",),
+        ("test_rules.py::test_every_result_is_in_the_users_units",),
     ),
     Mutation(
         "posterior samples: noise of the data",
@@ -256,7 +256,7 @@ MUTATIONS = (
         "inference/amp.py",
         "(problem.y - fit + residual * spread) / (spread + problem.noise_var)",
         "(problem.y - fit) / (spread + problem.noise_var)",
-        ("test_methods.py::test_amp_ends_close_to_em_on_gaussian_dictionaries",),
+        ("test_rules.py::test_messages_that_have_settled_are_the_exact_mean",),
     ),
     Mutation(
         "Seq: gain of an action",
