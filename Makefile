@@ -13,11 +13,12 @@ test: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	# Two workers share the cores; threads of BLAS in each would only wait for each other.
-	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --cov --cov-report=term
 
-# The property tests with twenty times as many cases.
+# The property tests with twenty times as many cases, and central lines broken on purpose.
 nightly: $(VENV)/.installed-test
 	COFEM_PROFILE=nightly $(BIN)/pytest -q tests/test_robustness.py
+	$(BIN)/python tests/mutations.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -31,4 +32,4 @@ $(VENV)/.installed-test: $(VENV)/bin/python pyproject.toml
 	touch $@ $(VENV)/.installed
 
 clean:
-	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) out .coverage .pytest_cache .mypy_cache .ruff_cache

@@ -39,6 +39,12 @@ def assert_same(one: cofem.Posterior, other: cofem.Posterior) -> None:
         np.testing.assert_array_equal(one.history[name], other.history[name], err_msg=name)
 
 
+def own_environment() -> dict[str, str]:
+    """For a process that imports the same cofem as this one, and `tests`."""
+    folders = [str(Path(__file__).parents[1]), str(Path(cofem.__file__).parents[1])]
+    return os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(folders)}
+
+
 class Stop:
     """A callback that interrupts at a given call, in whatever stage that is."""
 
@@ -170,7 +176,7 @@ CHILD = """
 
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     rng = np.random.default_rng(os.getpid())
-    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = own_environment()
 
     def start(out: Path, path: Path) -> subprocess.Popen:
         command = [sys.executable, "-c", textwrap.dedent(CHILD), str(out), str(path)]
@@ -364,7 +370,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(tmp_path: Path) -> None:
         assert [w.category for w in caught] == [cofem.CheckpointWarning], caught
         assert post.converged
     """
-    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = own_environment()
     path = tmp_path / "run.npz"
     subprocess.run([sys.executable, "-c", textwrap.dedent(code), str(path)], env=environment, check=True)
     assert [file.name for file in tmp_path.iterdir()] == ["run.npz"]

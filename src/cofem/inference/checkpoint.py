@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 import time
 import warnings
 import zipfile
@@ -242,6 +243,8 @@ class Every:
     ----------
     interval : float, str or None
         Seconds, or a text such as ``"10 steps"``; None for `DEFAULT_EVERY`.
+    at_end : bool
+        Whether to write also when the fit ends by itself; it is always written when the fit is interrupted.
 
     Examples
     --------
@@ -249,7 +252,8 @@ class Every:
     (10, 2.5)
     """
 
-    def __init__(self, interval: Any = None) -> None:
+    def __init__(self, interval: Any = None, at_end: bool = True) -> None:
+        self.at_end = at_end
         self.steps: int | None = None
         self.seconds = DEFAULT_EVERY
         wanted = f"checkpoint_every must be seconds or a text such as '10 steps', got {interval!r}"
@@ -275,7 +279,7 @@ class Keeper:
         The fit's source of randomness.
     path : path or None
         The file to write; None for none.
-    every : float, str or None
+    every : float, str, Every or None
         See `Every`.
     resume : path or None
         The file to go on from. If it is the one to write and there is none yet, the fit starts afresh.
@@ -286,7 +290,7 @@ class Keeper:
     ) -> None:
         self.rng = rng
         self.path = None if path is None else _as_path(path, "checkpoint")
-        self.every = Every(every)
+        self.every = every if isinstance(every, Every) else Every(every)
         if path is None and every is not None:
             raise ValueError("checkpoint_every is of no use without checkpoint, the file to write")
         self.start: Mapping[str, Any] = rng.bit_generator.state
@@ -378,7 +382,7 @@ class Keeper:
             else:
                 due = time.monotonic() - self._when >= self.every.seconds
             if due:
-                self.flush()
+                self._write()
 
         return keep
 
@@ -398,6 +402,11 @@ class Keeper:
         )
 
     def flush(self) -> None:
+        """Write down where the fit stands as it ends, by itself or because of an exception under way."""
+        if self.every.at_end or sys.exc_info()[0] is not None:
+            self._write()
+
+    def _write(self) -> None:
         """Write down where the fit stands, if that is not in the file already."""
         if self.path is None or self.current is None or self.current[2] is self._written:
             return

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from cofem.experiments.bench.coverage import Coverage
 from cofem.experiments.bench.dct_time import DCTTime
 from cofem.experiments.bench.dense_time import DenseTime
+from cofem.experiments.bench.endurance import Endurance
 from cofem.experiments.bench.image import Image
 from cofem.experiments.bench.kinds import Kinds
 from cofem.experiments.bench.memory import Memory
@@ -35,6 +36,7 @@ BENCHMARKS: dict[str, Study] = {
         LearnedNoise(),
         Coverage(),
         Priors(),
+        Endurance(),
     )
 }
 

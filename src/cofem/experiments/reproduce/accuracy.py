@@ -54,6 +54,7 @@ class Accuracy(Study):
             METHODS[cell.method],
             seed=cell.seed,
             time_limit=options.time_limit,
+            checkpoints=options.checkpoints,
             **settings_of(cell.method, STEPS),
         )
 

@@ -61,6 +61,7 @@ class AgainstSeq(Study):
             cell.seed,
             target=TARGET,
             time_limit=options.time_limit,
+            checkpoints=str(options.checkpoints) if options.checkpoints else None,
             max_iter=steps,
             tol=0.0,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from pathlib import Path
 
 from cofem.experiments import problems
 from cofem.experiments.exact_dct import ExactOnDCT
@@ -52,7 +53,8 @@ class Convergence(Study):
 
     def measure(self, cell: Cell, options: Options, earlier: Rows) -> Measurement:
         """Look the iteration up in the trace of the fit."""
-        trace = _trace(self.problem, int(cell.setting["D"]), cell.method, cell.seed, options.time_limit)
+        D = int(cell.setting["D"])
+        trace = _trace(self.problem, D, cell.method, cell.seed, options.time_limit, options.checkpoints)
         return trace[int(cell.setting["iteration"]) - 1]
 
     def report(self, rows: Rows) -> Report:
@@ -118,8 +120,18 @@ def _setting(D: int, iteration: int) -> dict[str, Value]:
 
 
 @functools.lru_cache(maxsize=2)
-def _trace(problem: str, D: int, method: str, seed: int, time_limit: float) -> list[Measurement]:
+def _trace(
+    problem: str, D: int, method: str, seed: int, time_limit: float, checkpoints: Path | None = None
+) -> list[Measurement]:
     case = getattr(problems, problem)(D, seed=seed)
     start = settings_of(method, STEPS).get("alpha_init")
     chosen = ExactOnDCT() if method == "irls" and problem == "dct" else METHODS[method]
-    return traced_fit(case, chosen, seed=seed, steps=STEPS, time_limit=time_limit, alpha_init=start)
+    return traced_fit(
+        case,
+        chosen,
+        seed=seed,
+        steps=STEPS,
+        time_limit=time_limit,
+        alpha_init=start,
+        checkpoints=checkpoints,
+    )

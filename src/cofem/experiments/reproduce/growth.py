@@ -113,6 +113,7 @@ class Growth(Study):
             cell.method,
             cell.seed,
             time_limit=options.time_limit,
+            checkpoints=str(options.checkpoints) if options.checkpoints else None,
             **(settings_of(cell.method, STEPS) or _own_settings(cell.method)),
         )
         return fit_in_fresh_process(request)

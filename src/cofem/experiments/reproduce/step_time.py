@@ -76,6 +76,7 @@ class StepTime(Study):
             cell.method,
             cell.seed,
             time_limit=options.time_limit,
+            checkpoints=str(options.checkpoints) if options.checkpoints else None,
             **({"max_iter": STEPS, "tol": 0.0} | settings_of(cell.method, STEPS)),
         )
         return fit_in_fresh_process(request)

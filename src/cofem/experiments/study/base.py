@@ -33,6 +33,8 @@ class Options:
         Seconds after which a fit is stopped and counts as not having reached its target.
     first_seed : int
         Seed of the first problem; the others follow.
+    checkpoints : Path or None
+        Folder that long fits keep their state in, so that one that was interrupted goes on; None for none.
     """
 
     quick: bool = False
@@ -40,6 +42,7 @@ class Options:
     seeds: int | None = None
     time_limit: float = 1800.0
     first_seed: int = 0
+    checkpoints: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,8 @@ class Request:
         Whether to count allocations (`tracemalloc`) in place of the memory of the process.
     max_iter, tol, alpha_init : int, float, float or None
         As for `cofem.fit`.
+    checkpoints : str or None
+        As for `timed_fit`.
     """
 
     problem: str
@@ -59,6 +61,7 @@ class Request:
     max_iter: int | None = None
     tol: float | None = None
     alpha_init: float | None = None
+    checkpoints: str | None = None
 
 
 def fit_in_fresh_process(request: Request) -> Measurement:
@@ -92,6 +95,7 @@ def answer(request: Request) -> Measurement:
         max_iter=request.max_iter,
         tol=request.tol,
         alpha_init=request.alpha_init,
+        checkpoints=request.checkpoints,
     )
     peak = measured.peak_mb
     figures = dict.fromkeys(MEMORY_FIGURES, math.nan)

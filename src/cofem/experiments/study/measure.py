@@ -1,19 +1,116 @@
-"""One fit against the clock: to a target error, or to its end, within a time limit."""
+"""One fit against the clock: to a target error, or to its end, within a time limit.
+
+A fit may keep checkpoints, so that one that was interrupted goes on when it is measured again, its time and
+its steps carried on. Its time then includes one more product with Phi and, if it takes longer than
+`CHECKPOINT_EVERY`, a file written in every such interval: milliseconds for vectors, a second or so for the
+D x D matrix of `EM` at D = 2^13. A shorter fit writes nothing unless it is interrupted.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
+import json
 import math
 import time
 import warnings
-from typing import Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import cofem
 from cofem.experiments import problems
 from cofem.experiments.problems import Case
 from cofem.experiments.study.memory import peak_mb, reset_peak
 from cofem.experiments.study.results import TIME_LIMIT, Measurement
+from cofem.inference import checkpoint
 from cofem.inference.loop import Snapshot
+
+#: Seconds between two checkpoints of a fit.
+CHECKPOINT_EVERY = 60.0
+
+
+class Kept(NamedTuple):
+    """What is kept of a fit: its files, and how far it had come when they were written.
+
+    Attributes
+    ----------
+    settings : dict
+        For `cofem.fit`.
+    log : Path or None
+        File for the errors after each step, a JSON list ``[nrmse, seconds, applications]`` in each line.
+    iteration : int
+        Steps done.
+    elapsed, applications : float
+        What they had cost.
+    errors : tuple of tuple
+        Lines of the log, for the steps done.
+    """
+
+    settings: dict[str, Any]
+    log: Path | None = None
+    iteration: int = 0
+    elapsed: float = 0.0
+    applications: float = math.nan
+    errors: tuple[tuple[float, float, float], ...] = ()
+
+
+NOTHING_KEPT = Kept({})
+
+
+@contextlib.contextmanager
+def kept(folder: Path | str | None, *marks: Any, traced: bool = False) -> Iterator[Kept]:
+    """Give a fit its files in `folder`, named after what the fit is; they stay only if it is interrupted.
+
+    Parameters
+    ----------
+    folder : path or None
+        Where the files are; made if need be. None to keep nothing.
+    *marks : Any
+        What tells the fit from others: arrays, settings, seeds.
+    traced : bool
+        Whether the errors after each step are kept as well.
+    """
+    if folder is None:
+        yield NOTHING_KEPT
+        return
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    name = hashlib.sha256("\n".join(map(checkpoint.describe, marks)).encode()).hexdigest()[:16]
+    path = Path(folder) / f"{name}.npz"
+    log = path.with_suffix(".jsonl") if traced else None
+    every = checkpoint.Every(CHECKPOINT_EVERY, at_end=False)
+    settings = {"checkpoint": path, "checkpoint_every": every, "resume": path}
+    try:
+        found = _read(path, log)
+    except (OSError, ValueError):  # there is none, or one of another version: the fit starts afresh
+        found = NOTHING_KEPT
+        _forget(path)
+    if log is not None:  # steps after the last checkpoint come again
+        log.write_text("".join(f"{json.dumps(error)}\n" for error in found.errors))
+    try:
+        yield found._replace(settings=settings, log=log)
+    except Exception:
+        _forget(path)
+        raise
+    _forget(path)
+
+
+def _read(path: Path, log: Path | None) -> Kept:
+    """Return how far an interrupted fit had come."""
+    _, _, record = checkpoint.read(path)["current"]
+    errors = []
+    if log is not None:
+        errors = [tuple(json.loads(line)) for line in log.read_text().splitlines()[: record.iteration]]
+        if len(errors) < record.iteration:
+            raise ValueError(f"{log} has {len(errors)} lines for {record.iteration} steps")
+    applications = float(record.rows[record.iteration - 1]["applications"])
+    return Kept({}, None, record.iteration, record.elapsed, applications, tuple(errors))
+
+
+def _forget(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.with_suffix(".jsonl").unlink(missing_ok=True)
 
 
 class Watch:
@@ -31,18 +128,30 @@ class Watch:
         NRMSE in percent at which to stop.
     time_limit : float
         Seconds after which to stop.
+    kept : Kept
+        Where the fit goes on from, if it was interrupted.
     """
 
-    def __init__(self, case: Case, target: float | None, time_limit: float, trace: bool = False) -> None:
+    def __init__(
+        self,
+        case: Case,
+        target: float | None,
+        time_limit: float,
+        trace: bool = False,
+        kept: Kept = NOTHING_KEPT,
+    ) -> None:
         self._case = case
         self._trace = trace
-        self.errors: list[tuple[float, float, float]] = []
+        self.errors = list(kept.errors)
+        self._log = kept.log
         self._target = target
         self._time_limit = time_limit
         self.reached = self.out_of_time = False
-        self.nrmse = self.iterations = self.applications = self.seconds_to_target = math.nan
+        self.nrmse = self.seconds_to_target = math.nan
+        self.iterations = kept.iteration or math.nan
+        self.applications = kept.applications
         self._watching = 0.0
-        self._start = time.perf_counter()
+        self._start = time.perf_counter() - kept.elapsed
 
     @property
     def seconds(self) -> float:
@@ -56,6 +165,9 @@ class Watch:
         if self._target is not None or self._trace:
             self.nrmse = self._case.nrmse(snapshot.mean)
             self.errors.append((self.nrmse, seconds, snapshot.applications))
+            if self._log is not None:
+                with self._log.open("a") as file:
+                    file.write(f"{json.dumps(self.errors[-1])}\n")
             self.reached = self._target is not None and self.nrmse <= self._target
         self.out_of_time = not self.reached and seconds > self._time_limit
         self._watching += time.perf_counter() - arrived
@@ -83,6 +195,7 @@ def timed_fit(
     max_iter: int | None = None,
     tol: float | None = None,
     alpha_init: float | None = None,
+    checkpoints: Path | str | None = None,
     **settings: Any,
 ) -> Measurement:
     """Fit and measure.
@@ -100,11 +213,14 @@ def timed_fit(
         Without one, the fit runs to its end.
     time_limit : float
         Seconds after which the fit is stopped, at the end of the outer step it is in.
+    checkpoints : path, optional
+        Folder for the checkpoint of this fit, from which it goes on if it was interrupted before.
     """
     warm_up(method)
-    reset_peak()
-    watch = Watch(case, target, time_limit)
-    with warnings.catch_warnings():
+    marks = (case.y, method, seed, target, max_iter, tol, alpha_init, sorted(settings.items()))
+    with kept(checkpoints, *marks) as keeping, warnings.catch_warnings():
+        reset_peak()
+        watch = Watch(case, target, time_limit, kept=keeping)
         # Trouble is in the status; only the last word of a run to its end matters here.
         warnings.simplefilter("ignore", cofem.ConvergenceWarning)
         post = cofem.fit(
@@ -118,8 +234,10 @@ def timed_fit(
             rng=seed,
             callback=watch,
             **settings,
+            **keeping.settings,
         )
-    seconds = watch.seconds_to_target if watch.reached else watch.seconds
+        total = watch.seconds
+    seconds = watch.seconds_to_target if watch.reached else total
     note = ""
     if watch.out_of_time:
         note = f"{TIME_LIMIT} of {time_limit:g} s"
@@ -144,15 +262,18 @@ def traced_fit(
     steps: int,
     time_limit: float = math.inf,
     alpha_init: float | None = None,
+    checkpoints: Path | str | None = None,
 ) -> list[Measurement]:
     """Fit for `steps` outer steps and measure after each of them.
 
     Where the fit ends by itself, it stays where it is; where the time limit ends it, nothing follows.
+    Parameters are those of `timed_fit`.
     """
     warm_up(method)
-    reset_peak()
-    watch = Watch(case, None, time_limit, trace=True)
-    with warnings.catch_warnings():
+    marks = (case.y, method, seed, steps, alpha_init)
+    with kept(checkpoints, *marks, traced=True) as keeping, warnings.catch_warnings():
+        reset_peak()
+        watch = Watch(case, None, time_limit, trace=True, kept=keeping)
         warnings.simplefilter("ignore", cofem.ConvergenceWarning)
         cofem.fit(
             case.Phi,
@@ -164,6 +285,7 @@ def traced_fit(
             alpha_init=alpha_init,
             rng=seed,
             callback=watch,
+            **keeping.settings,
         )
     peak = peak_mb()
     rows = [

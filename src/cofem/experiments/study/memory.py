@@ -1,10 +1,12 @@
-"""Memory of this process."""
+"""Memory, open files and threads of this process."""
 
 from __future__ import annotations
 
 import contextlib
 import math
+import os
 import sys
+import threading
 from pathlib import Path
 
 # Linux keeps the largest `ru_maxrss` across exec, so a child inherits that of its parent. The same figure
@@ -22,10 +24,27 @@ def resident_mb() -> float:
     return _status_mb("VmRSS") if _STATUS.exists() else _ru_maxrss_mb()
 
 
+def open_files() -> int:
+    """Return the number of open file descriptors; 0 where the system does not tell."""
+    for folder in ("/proc/self/fd", "/dev/fd"):
+        with contextlib.suppress(OSError):
+            return len(os.listdir(folder)) - 1  # the listing itself has one open
+    return 0
+
+
+def threads() -> int:
+    """Return the number of threads; those of Python alone where the system does not tell."""
+    return int(_status("Threads")) if _STATUS.exists() else threading.active_count()
+
+
 def _status_mb(name: str) -> float:
+    return _status(name) * 1024 / 1e6
+
+
+def _status(name: str) -> float:
     for line in _STATUS.read_text().splitlines():
         if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024 / 1e6
+            return int(line.split()[1])
     return math.nan
 
 

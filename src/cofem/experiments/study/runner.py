@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -26,7 +28,8 @@ class Run:
     options : Options
         How much to measure.
     resume : bool
-        Keep what is there and measure what is missing. Otherwise results that are there are set aside.
+        Keep what is there and measure what is missing; a fit that was interrupted goes on from its
+        checkpoint, if the study keeps one. Otherwise results that are there are set aside.
     """
 
     def __init__(
@@ -56,18 +59,22 @@ class Run:
         self.folder.mkdir(parents=True, exist_ok=True)
         for benchmark, cells in self._plan:
             # Only now, so that a run that is stopped before keeps what this benchmark has.
+            checkpoints = self.folder / f"{benchmark.name}.checkpoints"
             if not self.resume:
                 self._set_aside(benchmark)
+                shutil.rmtree(checkpoints, ignore_errors=True)
+            options = dataclasses.replace(self.options, checkpoints=checkpoints)
             results = open_results(benchmark, self.folder, self.options.quick)
             if cells:
                 remember_machine(self.folder, benchmark.name)
             for cell in cells:
                 if before:
                     before(benchmark, cell)
-                row = Row(cell, _measure(benchmark, cell, self.options, results))
+                row = Row(cell, _measure(benchmark, cell, options, results))
                 results.append(row)
                 if after:
                     after(benchmark, row)
+            shutil.rmtree(checkpoints, ignore_errors=True)
 
     def _set_aside(self, benchmark: Study) -> None:
         """Keep the results of an earlier run as ``<name>.previous.csv``."""

@@ -1,0 +1,347 @@
+"""Mutation spot checks: central lines, each broken on purpose, and the tests that must notice.
+
+``python tests/mutations.py`` copies the project into a temporary folder, breaks one line at a time there and
+runs the tests named beside it. A mutation that no test notices has *survived*, and the exit code is 1. Words
+as arguments choose the mutations whose name contains one of them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+#: Seconds after which tests of broken code count as having noticed; the tests themselves take far less.
+TIMEOUT = 300
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A line, what it is broken to, and the tests that must fail then.
+
+    Attributes
+    ----------
+    name : str
+        What is broken.
+    file : str
+        The file, relative to ``src/cofem``.
+    original, broken : str
+        Text that occurs once in the file, and what it is replaced by.
+    tests : tuple of str
+        Node ids, relative to ``tests``.
+    """
+
+    name: str
+    file: str
+    original: str
+    broken: str
+    tests: tuple[str, ...]
+
+
+MUTATIONS = (
+    Mutation(
+        "EM's update of alpha",
+        "priors/base.py",
+        "return capped_inverse(second_moment, cap)",
+        "return capped_inverse(1.1 * second_moment, cap)",
+        ("test_methods.py::test_em_is_the_closed_form_at_every_step",),
+    ),
+    Mutation(
+        "second moment without part of the variance",
+        "inference/problem.py",
+        "            moment += variance\n",
+        "            moment += 0.9 * variance\n",
+        ("test_methods.py::test_em_is_the_closed_form_at_every_step",),
+    ),
+    Mutation(
+        "CG: length of a step",
+        "linalg/cg.py",
+        "length = np.where(good, rz / np.where(good, curvature, 1.0), 0.0)",
+        "length = 0.99 * np.where(good, rz / np.where(good, curvature, 1.0), 0.0)",
+        ("test_cg.py",),
+    ),
+    Mutation(
+        "CG: direction",
+        "linalg/cg.py",
+        "_add_scaled(z, rz_new / rz, p)",
+        "_add_scaled(z, 0.9 * rz_new / rz, p)",
+        ("test_cg.py",),
+    ),
+    Mutation(
+        "CG: a column leaves the batch before it has converged",
+        "linalg/cg.py",
+        "done = finite & (now <= tolerance[columns])",
+        "done = finite & (now <= 10 * tolerance[columns])",
+        ("test_cg.py",),
+    ),
+    Mutation(
+        "stopping measure, primal",
+        "linalg/system.py",
+        "weighted_energy(progress.residual, self.g) / self.noise_var**2",
+        "weighted_energy(progress.residual, self.g) / self.noise_var",
+        ("test_system.py",),
+    ),
+    Mutation(
+        "stopping measure, dual",
+        "linalg/system.py",
+        "real_dot(progress.residual, progress.residual) / self.noise_var",
+        "real_dot(progress.residual, progress.residual)",
+        ("test_system.py",),
+    ),
+    Mutation(
+        "self-consistent equation",
+        "linalg/diagonals/self_consistent.py",
+        "spectrum.weights / (omega + beta * spectrum.nodes)",
+        "spectrum.weights / (1.2 * omega + beta * spectrum.nodes)",
+        ("test_diagonals.py::test_fast_estimates_are_close_on_incoherent_dictionaries",),
+    ),
+    Mutation(
+        "safeguard: the judgement of a leap",
+        "inference/acceleration.py",
+        "trail.slope + inner(gradient, trail.leap) < 0",
+        "trail.slope < 0",
+        ("test_diagonals.py::test_a_leap_that_lowers_the_evidence_is_found",),
+    ),
+    Mutation(
+        "safeguard: a leap that went too far is kept",
+        "inference/base.py",
+        "if overshot(gradient, trail):",
+        "if False:",
+        ("test_rules.py::test_leaps_that_overshoot_are_undone",),
+    ),
+    Mutation(
+        "Woodbury: variances",
+        "inference/irls.py",
+        "np.maximum(g * (1 - explained), floor)",
+        "np.maximum(g * (1 - 0.99 * explained), floor)",
+        ("test_methods.py::test_irls_equals_em_step_by_step",),
+    ),
+    Mutation(
+        "EM: variances",
+        "inference/em.py",
+        "variance = _inverse_diagonal(factor)",
+        "variance = 1.01 * _inverse_diagonal(factor)",
+        ("test_methods.py::test_em_is_the_closed_form_at_every_step",),
+    ),
+    Mutation(
+        "noise: the spread is not taken off the held-out error",
+        "inference/noise.py",
+        "found = error - min(spread, MOST_SPREAD * error)",
+        "found = error",
+        ("test_rules.py",),
+    ),
+    Mutation(
+        "noise: it may rise before the fit has settled",
+        "inference/noise.py",
+        "return found if settled else min(found, problem.noise_var)",
+        "return found",
+        ("test_rules.py",),
+    ),
+    Mutation(
+        "noise: degrees of freedom of the evidence",
+        "inference/noise.py",
+        "max(problem.n_rows - gamma, 0.1 * problem.n_rows)",
+        "problem.n_rows",
+        ("test_rules.py",),
+    ),
+    Mutation(
+        "gate: it never switches",
+        "linalg/diagonals/gate.py",
+        "if error > self.tolerated + 3 * standard_error:",
+        "if error > 1e9:",
+        ("test_diagonals.py::test_gate_leaves_the_fast_estimator_on_a_dictionary_that_breaks_it",),
+    ),
+    Mutation(
+        "gate: it switches at once",
+        "linalg/diagonals/gate.py",
+        "if error > self.tolerated + 3 * standard_error:",
+        "if error > -1e9:",
+        ("test_diagonals.py::test_gate_keeps_the_fast_estimator_on_incoherent_dictionaries",),
+    ),
+    Mutation(
+        "adjoint of Mask",
+        "operators/sampling.py",
+        "out[:, targets] = vectors",
+        "out[:, targets[::-1]] = vectors",
+        ("operators/test_market.py::test_adjoint_matches",),
+    ),
+    Mutation(
+        "adjoint of Mask, many rows",
+        "operators/sampling.py",
+        "out[i, ...][targets] = vectors[i, ...]",
+        "out[i, ...][targets[::-1]] = vectors[i, ...]",
+        ("operators/test_sampling.py::test_large_random_masks_equal_plain_indexing",),
+    ),
+    Mutation(
+        "rectified second moment",
+        "priors/rectified.py",
+        "second = s * (1 - a * excess)",
+        "second = s * (1 - 0.99 * a * excess)",
+        ("test_priors.py::test_rectified_moments_equal_quadrature",),
+    ),
+    Mutation(
+        "rectified moments far below zero",
+        "priors/rectified.py",
+        "first[far] = sd / tail[2]",
+        "first[far] = sd / tail[3]",
+        (
+            "test_priors.py::test_rectified_moments_equal_quadrature",
+            "test_priors.py::test_rectified_moments_far_below_zero_are_those_of_an_exponential",
+        ),
+    ),
+    Mutation(
+        "checkpoint: written in place",
+        "inference/checkpoint.py",
+        'part = path.with_name(f".{path.name}.part")',
+        "part = path",
+        ("test_checkpoint.py::test_a_full_disk_keeps_the_last_checkpoint",),
+    ),
+    Mutation(
+        "checkpoint: copied in place of renamed",
+        "inference/checkpoint.py",
+        "os.replace(part, path)",
+        "path.write_bytes(part.read_bytes())",
+        ("test_checkpoint.py::test_every_method_goes_on_to_the_same_result",),
+    ),
+    Mutation(
+        "checkpoint: the generator's state is not restored",
+        "inference/loop.py",
+        "rng.bit_generator.state = record.rng",
+        "pass",
+        ("test_checkpoint.py::test_every_method_goes_on_to_the_same_result",),
+    ),
+    Mutation(
+        "evidence by Lanczos: weights",
+        "linalg/lanczos.py",
+        "rules.append((values, ritz[0] ** 2))",
+        "rules.append((values, np.abs(ritz[0]) / np.abs(ritz[0]).sum()))",
+        ("test_priors.py::test_log_evidence_of_large_problems_has_an_honest_error",),
+    ),
+    Mutation(
+        "evidence by Lanczos: noise part of the determinant",
+        "posterior.py",
+        "return value + n * np.log(system.noise_var), error",
+        "return value, error",
+        ("test_priors.py::test_log_evidence_is_exact_where_small",),
+    ),
+    Mutation(
+        "units: coefficients",
+        "inference/problem.py",
+        "return self.data / self.dictionary",
+        "return self.data * self.dictionary",
+        ("test_methods.py::test_units_of_data_and_dictionary_do_not_matter",),
+    ),
+    Mutation(
+        "units: powers",
+        "inference/problem.py",
+        "factor = self.coefficient**power",
+        "factor = self.coefficient",
+        ("test_rules.py::test_every_result_is_in_the_users_units",),
+    ),
+    Mutation(
+        "posterior samples: noise of the data",
+        "posterior.py",
+        "v=y - system.phi.forward(prior) - noise)",
+        "v=y - system.phi.forward(prior))",
+        ("test_posterior.py::test_samples_have_the_exact_mean_and_covariance",),
+    ),
+    Mutation(
+        "AMP: Onsager's correction",
+        "inference/amp.py",
+        "(problem.y - fit + residual * spread) / (spread + problem.noise_var)",
+        "(problem.y - fit) / (spread + problem.noise_var)",
+        ("test_rules.py::test_messages_that_have_settled_are_the_exact_mean",),
+    ),
+    Mutation(
+        "Seq: gain of an action",
+        "inference/seq.py",
+        "gains[useful] = 0.5 * (ratio - 1 - np.log(ratio))",
+        "gains[useful] = 0.5 * (ratio - 1)",
+        ("test_methods.py::test_seq_evidence_is_exact_and_never_decreases",),
+    ),
+)
+
+
+def occurrences(mutation: Mutation) -> int:
+    """Return how often the original is found in its file: once, or the table is out of date."""
+    return (ROOT / "src" / "cofem" / mutation.file).read_text().count(mutation.original)
+
+
+def copy_project(folder: Path) -> None:
+    """Copy what the tests need."""
+    unwanted = shutil.ignore_patterns("__pycache__", ".*_cache")
+    for name in ("src", "tests"):
+        shutil.copytree(ROOT / name, folder / name, ignore=unwanted)
+    shutil.copy(ROOT / "pyproject.toml", folder)
+
+
+def run_tests(folder: Path, tests: tuple[str, ...]) -> str:
+    """Run tests on the copy and return ``"pass"``, ``"fail"``, or what else happened."""
+    threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "1")
+    environment = os.environ | threads | {"PYTHONPATH": str(folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    nodes = [str(folder / "tests" / test) for test in tests]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:cov", *nodes]
+    try:
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT
+        )
+    except subprocess.TimeoutExpired:
+        return "fail"
+    if done.returncode in (0, 1):
+        return ("pass", "fail")[done.returncode]
+    last_words = (done.stdout + done.stderr).strip().splitlines()[-1:] or [""]
+    return f"pytest ended with code {done.returncode}: {last_words[0]}"
+
+
+def check(folder: Path, mutation: Mutation) -> str:
+    """Return ``"killed"``, ``"survived"`` or what went wrong."""
+    path = folder / "src" / "cofem" / mutation.file
+    whole = path.read_text()
+    if whole.count(mutation.original) != 1:
+        return "the original does not occur once"
+    path.write_text(whole.replace(mutation.original, mutation.broken))
+    try:
+        return {"fail": "killed", "pass": "survived"}.get(answer := run_tests(folder, mutation.tests), answer)
+    finally:
+        path.write_text(whole)
+
+
+def main(words: list[str]) -> int:
+    """Check the mutations and print a line for each; return the exit code."""
+    chosen = [m for m in MUTATIONS if not words or any(word in m.name for word in words)]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        copy_project(folder)
+        # Tests that fail anyway, or that test another copy, would prove nothing.
+        found = subprocess.run(
+            [sys.executable, "-c", "import cofem; print(cofem.__file__)"],
+            env=os.environ | {"PYTHONPATH": str(folder / "src")},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        if not Path(found.strip()).is_relative_to(folder.resolve()):
+            print(f"the tests would import {found.strip()}, not the copy")
+            return 1
+        every = tuple(dict.fromkeys(test for mutation in chosen for test in mutation.tests))
+        if (answer := run_tests(folder, every)) != "pass":
+            print(f"the tests do not pass as it is: {answer}")
+            return 1
+        outcomes = []
+        for mutation in chosen:
+            start = time.monotonic()
+            outcomes.append(check(folder, mutation))
+            print(f"{outcomes[-1]:9} {time.monotonic() - start:4.0f} s  {mutation.name}", flush=True)
+    killed = outcomes.count("killed")
+    print(f"{killed} of {len(chosen)} mutations killed")
+    return 0 if killed == len(chosen) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
