@@ -36,8 +36,8 @@ Array = Any
 
 #: Data for each coefficient from which on the evidence is enough and nothing is held out.
 ENOUGH_DATA = 2.0
-#: Part of the data that is held out, and from how many data on it is the smaller part.
-SHARE, SMALL_SHARE, MANY_DATA = 0.1, 0.1, 2000
+#: Part of the data that is held out.
+SHARE = 0.1
 #: Held-out data wanted in all; where one part has fewer, several parts are held out in turn.
 HELD_OUT_WANTED, MOST_PARTS = 200, 5
 #: Part of the held-out error that the posterior's spread may explain. While coefficients are still on their
@@ -125,8 +125,7 @@ class Learned(NamedTuple):
 
 def held_out_parts(n_rows: int, rng: np.random.Generator) -> list[np.ndarray]:
     """Choose the rows to hold out, one set for each fit."""
-    share = SHARE if n_rows < MANY_DATA else SMALL_SHARE
-    size = max(1, round(share * n_rows))
+    size = max(1, round(SHARE * n_rows))
     count = min(MOST_PARTS, math.ceil(HELD_OUT_WANTED / size), n_rows // size)
     order = rng.permutation(n_rows)
     return [np.sort(order[i * size : (i + 1) * size]) for i in range(max(1, count))]
