@@ -2,8 +2,8 @@
 
 A fit may keep checkpoints, so that one that was interrupted goes on when it is measured again, its time and
 its steps carried on. Its time then includes one more product with Phi and, if it takes longer than
-`CHECKPOINT_EVERY`, a file written in every such interval: milliseconds for vectors, a second or so for the
-D x D matrix of `EM` at D = 2^13. A shorter fit writes nothing unless it is interrupted.
+`CHECKPOINT_EVERY`, a file written in every such interval. A shorter fit writes nothing unless it is
+interrupted.
 """
 
 from __future__ import annotations
