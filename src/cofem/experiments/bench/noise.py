@@ -94,6 +94,7 @@ class LearnedNoise(Study):
                     continue
                 worst = max(known, key=lambda ratio: abs(math.log(ratio)))
                 medians = {name: cells.median(name) for name in self.figures}
+                errors = [row.measurement["nrmse_ratio"] for row in cells]
                 covered = [row.measurement["coverage"] for row in cells]
                 medians["coverage"] = float(np.nanmean(covered))
                 summaries.append((medians, worst))
@@ -106,6 +107,7 @@ class LearnedNoise(Study):
                         number(medians["noise_ratio"]),
                         number(worst),
                         number(medians["nrmse_ratio"]),
+                        number(float(np.nanmax(errors))),
                         number(100 * medians["coverage"], " %"),
                         number(100 * medians["known_coverage"], " %"),
                     ]
@@ -119,6 +121,7 @@ class LearnedNoise(Study):
             "learned / true, median",
             "worst",
             "NRMSE / with true noise, median",
+            "worst",
             "coverage, mean",
             "with true noise",
         ]
