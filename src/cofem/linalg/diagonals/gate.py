@@ -84,22 +84,32 @@ class Gate(DiagonalEstimator):
         verdict = carry or Verdict()
         current = self._current(setting, verdict)
         wanted = current.columns(setting, verdict.inner, rng)
-        signs = None
+        signs, b = None, wanted.b
         last_resort = current.name in (self.fallback.name, "exact")
         if verdict.steps + 1 >= verdict.next_check and not last_resort:
-            signs = draw_signs(n_check_probes(setting), setting.alpha.shape[0], rng)
-        return Columns(wanted.v, wanted.b, (current, wanted, signs))
+            count = n_check_probes(setting)
+            signs = draw_signs(count, setting.alpha.shape[0], rng)
+            # With the mean where memory allows; else one after the other, when there is less else to keep.
+            if count < columns_at_once(setting.operator):
+                probes = _scaled(setting, signs)
+                b = probes if b is None else namespace(b).concat([b, probes])
+        n_wanted = sum(part.shape[0] for part in (wanted.v, wanted.b) if part is not None)
+        return Columns(wanted.v, b, (current, wanted, n_wanted, signs))
 
     def estimate(self, setting: Setting, carry: Any, columns: Columns, x: Array) -> DiagonalEstimate:
         """Estimate, and judge the estimate if a check is due."""
         verdict = carry or Verdict()
-        current, wanted, signs = columns.extra
-        solutions = None if signs is None else solve_probes(setting, signs)
-        estimate = current.estimate(setting, verdict.inner, wanted, x)
+        current, wanted, n_wanted, signs = columns.extra
+        direct = None
+        if signs is not None and x.shape[0] > n_wanted:
+            direct = direct_estimates(setting, signs, x[n_wanted:, :])
+        elif signs is not None:
+            direct = solve_probes(setting, signs)
+        estimate = current.estimate(setting, verdict.inner, wanted, x[:n_wanted, :])
         verdict = verdict._replace(steps=verdict.steps + 1, inner=estimate.carry)
         figures = {"diagonal_error": np.nan}
-        if solutions is not None:
-            ratios = direct_ratios(solutions, estimate.value)
+        if direct is not None:
+            ratios = direct_ratios(direct, estimate.value)
             error, standard_error = squared_error(ratios, _effect(setting, estimate.value))
             figures["diagonal_error"] = error
             verdict = verdict._replace(
@@ -144,18 +154,22 @@ def n_check_probes(setting: Setting) -> int:
 
 
 def solve_probes(setting: Setting, signs: Signs) -> list[Array]:
-    """Return a direct estimate of the variances from each probe, K arrays of shape (D,)."""
+    """Solve for the probes and return the direct estimate from each, K arrays of shape (D,)."""
     assert setting.solve is not None
     found: list[Array] = []
     at_once = columns_at_once(setting.operator)
     for start in range(0, signs.bits.shape[0], at_once):
         some = signs.some(slice(start, start + at_once))
-        solutions = setting.solve(_scaled(setting, some))
-        solutions /= probe_scale(setting)
-        solutions *= some.probes(solutions)
-        estimates = namespace(solutions).real(solutions) if is_complex(solutions) else solutions
-        found += [estimates[i, :] for i in range(estimates.shape[0])]
+        found += direct_estimates(setting, some, setting.solve(_scaled(setting, some)))
     return found
+
+
+def direct_estimates(setting: Setting, signs: Signs, solutions: Array) -> list[Array]:
+    """Turn the solutions for probes, shape (K, D), into direct estimates, in place."""
+    solutions /= probe_scale(setting)
+    solutions *= signs.probes(solutions)
+    estimates = namespace(solutions).real(solutions) if is_complex(solutions) else solutions
+    return [estimates[i, :] for i in range(estimates.shape[0])]
 
 
 def _scaled(setting: Setting, signs: Signs) -> Array:
