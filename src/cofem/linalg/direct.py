@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 from scipy import linalg
+from scipy.linalg import blas
 
 from cofem._arrays import conj, squared_modulus
-from cofem.operators import Operator
+from cofem.operators import Dense, Operator
+from cofem.operators.compose import Scaled
 
 #: Smaller side of Phi up to which a factor may take the place of conjugate gradients: 32 MB, half a second.
 EXACT_SIDE = 2048
@@ -16,6 +18,8 @@ EXACT_SIDE = 2048
 CG_STEPS = 50
 #: Numbers in one batch of vectors that Phi is applied to, and how many vectors at the most.
 BATCH, BATCH_VECTORS = 2**22, 64
+#: Columns of a stored matrix that are scaled and multiplied at once.
+COLUMNS = 1024
 
 
 def is_small(operator: Operator) -> bool:
@@ -59,7 +63,9 @@ class DirectSystem:
         if self._by_columns:  # A itself
             matrix = _as_matrix(lambda units: phi.gram(units) / noise_var, n_columns, at_once, phi.dtype)
             matrix[np.diag_indices(n_columns)] += alpha
-        else:  # the covariance of the data
+        elif (stored := stored_matrix(phi)) is not None:
+            matrix = covariance_of_data(*stored, 1 / alpha, noise_var)
+        else:
             matrix = _as_matrix(
                 lambda units: phi.forward(phi.adjoint(units) / alpha), n_rows, at_once, phi.dtype
             )
@@ -104,6 +110,70 @@ class DirectSystem:
 
     def _through_factor(self, rows: np.ndarray) -> np.ndarray:
         return linalg.cho_solve((self._factor, True), rows.T, check_finite=False).T
+
+
+def stored_matrix(operator: Operator) -> tuple[np.ndarray, float | complex] | None:
+    """Return the NumPy matrix that an operator stores and the number it is multiplied by; None if none.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cofem.operators import DCT, Dense
+    >>> stored_matrix(2 * Dense(np.eye(2)))
+    (array([[1., 0.],
+           [0., 1.]]), 2)
+    >>> stored_matrix(DCT(4)) is None
+    True
+    """
+    scalar: float | complex = 1.0
+    if isinstance(operator, Scaled):
+        scalar, operator = operator.scalar, operator.operator
+    if isinstance(operator, Dense) and isinstance(operator.array, np.ndarray):
+        return operator.array, scalar
+    return None
+
+
+def covariance_of_data(
+    matrix: np.ndarray, scalar: float | complex, g: np.ndarray, noise_var: float
+) -> np.ndarray:
+    """Return the lower triangle of ``C = noise_var I + |scalar|^2 M diag(g) M^H``, in double precision.
+
+    By updates of rank `COLUMNS`, so that the matrix is never copied as a whole.
+
+    Parameters
+    ----------
+    matrix : ndarray of shape (N, D)
+        The matrix M.
+    scalar : number
+        What it is multiplied by.
+    g : ndarray of shape (D,)
+        Prior variances.
+    noise_var : float
+        Noise variance.
+
+    Returns
+    -------
+    ndarray of shape (N, N), in Fortran order; what is above the diagonal is undefined
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> np.tril(covariance_of_data(np.eye(2), 2.0, np.array([1.0, 2.0]), 0.5))
+    array([[4.5, 0. ],
+           [0. , 8.5]])
+    """
+    n_rows, n_columns = matrix.shape
+    kind = np.complex128 if np.iscomplexobj(matrix) else np.float64
+    update, transposed = (blas.zherk, 2) if kind is np.complex128 else (blas.dsyrk, 1)
+    total = np.zeros((n_rows, n_rows), dtype=kind, order="F")
+    root = abs(scalar) * np.sqrt(g.astype(np.float64))
+    for start in range(0, n_columns, COLUMNS):
+        part = slice(start, min(start + COLUMNS, n_columns))
+        # The transpose of a matrix in C order is one in Fortran order, and needs no copy.
+        scaled = (matrix[:, part] * root[part]).conj()
+        total = update(1.0, scaled.T, beta=1.0, c=total, trans=transposed, lower=1, overwrite_c=1)
+    total[np.diag_indices(n_rows)] += noise_var
+    return total
 
 
 def safe_cholesky(matrix: np.ndarray) -> np.ndarray:
