@@ -411,6 +411,7 @@ class Endurance(Study):
             "fits of all kinds, over and over",
             log_x=False,
             log_y=False,
+            from_zero=True,
         )
         return Report([whole, ends], _checks(totals, slope, error, share, first, last), plot)
 

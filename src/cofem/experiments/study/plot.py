@@ -31,6 +31,8 @@ class Plot:
         Labels in the order of colours and markers, so that they mean the same in several plots.
     markers : bool
         Whether points are marked on the lines.
+    from_zero : bool
+        Whether y starts at zero, so that small changes look small.
     """
 
     series: Mapping[str, tuple[Sequence[float] | Sequence[str], Sequence[float]]]
@@ -43,6 +45,7 @@ class Plot:
     bands: Mapping[str, tuple[Sequence[float], Sequence[float]]] = field(default_factory=dict)
     order: Sequence[str] = ()
     markers: bool = True
+    from_zero: bool = False
 
 
 def draw(plot: Plot, path: Path) -> list[Path]:
@@ -74,6 +77,8 @@ def draw(plot: Plot, path: Path) -> list[Path]:
         ax.set_xscale("log", base=2)
     if plot.log_y:
         ax.set_yscale("log")
+    if plot.from_zero:
+        ax.set_ylim(bottom=0)
     if named:
         ax.tick_params(axis="x", rotation=35)
         for text in ax.get_xticklabels():
