@@ -198,11 +198,7 @@ class Problem:
     @cached_property
     def column_energy(self) -> Array:
         """``theta_j = ||phi_j||^2``, shape (D,), working precision."""
-        norms = self.phi.operator.column_norms()
-        if isinstance(norms, np.ndarray):
-            norms = on_device_of(self.y, norms.astype(self.real_dtype))
-        norms = in_precision(norms, self.real_dtype.name)
-        return norms * norms
+        return _column_energy(self.phi.operator.column_norms(), self.y)
 
     @cached_property
     def energy(self) -> float:
@@ -335,11 +331,15 @@ def make_problem(
             f"noise_std must be at least {least:g} times the size of y, which is {extent:.3g}, to be told "
             f"from rounding in {np.dtype(real).name}; got {noise.std:g}"
         )
-    units = Units(_power_of_two(extent), _dictionary_unit(white, most * white.shape[0]))
+    norms = _checked_norms(white, most * white.shape[0])
+    units = Units(_power_of_two(extent), _dictionary_unit(norms))
     scaled = white if units.dictionary == 1 else white * (1 / units.dictionary)
     y /= units.data  # the copy made above
     noise_var = np.nan if noise.std is None else (noise.std / units.data) ** 2
-    return Ready(Problem(Meter(scaled), y, noise_var, units, prior, nonnegative), operator, noise)
+    problem = Problem(Meter(scaled), y, noise_var, units, prior, nonnegative)
+    # What is known already need not be computed again, which takes 64 products where norms are estimated.
+    problem.__dict__["column_energy"] = _column_energy(norms / units.dictionary, y)
+    return Ready(problem, operator, noise)
 
 
 def _check_data(y: Any, operator: Operator) -> Array:
@@ -451,8 +451,17 @@ def _power_of_two(x: float) -> float:
     return 2.0 ** round(math.log2(x))
 
 
-def _dictionary_unit(operator: Operator, most: float) -> float:
-    """Choose a unit for Phi; 1 unless its columns are so small or large that squares may overflow."""
+def _column_energy(norms: Array, y: Array) -> Array:
+    """Square the norms of columns, in the precision of the data and where they are."""
+    precision = precision_of(y)
+    if isinstance(norms, np.ndarray):
+        norms = on_device_of(y, norms.astype(precision))
+    norms = in_precision(norms, precision)
+    return norms * norms
+
+
+def _checked_norms(operator: Operator, most: float) -> Array:
+    """Return the norms of the columns of Phi, or refuse what the precision cannot hold."""
     with np.errstate(over="ignore", invalid="ignore"):
         norms = operator.column_norms()
     xp = namespace(norms)
@@ -461,5 +470,10 @@ def _dictionary_unit(operator: Operator, most: float) -> float:
     if bool(xp.any(xp.isinf(norms))):
         raise ValueError("Phi must have columns of finite norm, got one that overflows; change its unit")
     _check_size(norms, "Phi", most)
+    return norms
+
+
+def _dictionary_unit(norms: Array) -> float:
+    """Choose a unit for Phi; 1 unless its columns are so small or large that squares may overflow."""
     size = _rms(norms) or 1.0
     return 1.0 if 2.0**-10 <= size <= 2.0**10 else _power_of_two(size)

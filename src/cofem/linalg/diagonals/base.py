@@ -66,11 +66,10 @@ class Setting:
 
     def clip(self, variance: Array) -> Array:
         """Keep variances within their exact bounds: `floor` and the prior variance."""
-        dtype = self.alpha.dtype
-        if isinstance(variance, np.ndarray):
-            return np.clip(variance, self.floor, self.g).astype(dtype, copy=False)
         xp = namespace(variance)
-        return xp.astype(xp.minimum(xp.maximum(variance, self.floor), self.g), dtype, copy=False)
+        # Not `clip`, which takes four times as long with arrays for bounds.
+        clipped = xp.minimum(xp.maximum(variance, self.floor), self.g)
+        return xp.astype(clipped, self.alpha.dtype, copy=False)
 
 
 @dataclass(frozen=True)
