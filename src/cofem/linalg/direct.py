@@ -119,9 +119,9 @@ def stored_matrix(operator: Operator) -> tuple[np.ndarray, float | complex] | No
     --------
     >>> import numpy as np
     >>> from cofem.operators import DCT, Dense
-    >>> stored_matrix(2 * Dense(np.eye(2)))
-    (array([[1., 0.],
-           [0., 1.]]), 2)
+    >>> matrix, scalar = stored_matrix(2 * Dense(np.eye(2)))
+    >>> matrix.tolist(), float(scalar)
+    ([[1.0, 0.0], [0.0, 1.0]], 2.0)
     >>> stored_matrix(DCT(4)) is None
     True
     """
