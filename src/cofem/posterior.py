@@ -172,6 +172,14 @@ class Posterior:
         ----------
         level : float in (0, 1)
             Joint probability under the posterior.
+
+        Examples
+        --------
+        >>> import numpy as np, cofem
+        >>> y = np.array([1.0, 0.0, 0.0])
+        >>> post = cofem.fit(np.eye(3), y, noise_std=0.1, method="em", rng=0)
+        >>> post.support().tolist()
+        [0]
         """
         tail = (1 - _check_level(level)) / size(self.mean)
         xp = namespace(self.mean)
@@ -195,6 +203,15 @@ class Posterior:
         lower, upper : arrays of the shape of `mean`
             For complex coefficients, the real and imaginary parts of the bounds are those of the
             intervals of the real and the imaginary part, each at `level`.
+
+        Examples
+        --------
+        >>> import numpy as np, cofem
+        >>> y = np.array([1.0, 0.0, 0.0])
+        >>> post = cofem.fit(np.eye(3), y, noise_std=0.1, method="em", rng=0)
+        >>> lower, upper = post.credible_interval(0.9)
+        >>> bool(lower[0] < 1.0 < upper[0])
+        True
         """
         _check_level(level)
         if self.n_tasks > 1:
@@ -228,6 +245,14 @@ class Posterior:
         -------
         array of shape (n, D), or (n, D, L) for L tasks
             With ``nonnegative=True``, draws from the truncated marginals, independent of each other.
+
+        Examples
+        --------
+        >>> import numpy as np, cofem
+        >>> y = np.array([1.0, 0.0, 0.0])
+        >>> post = cofem.fit(np.eye(3), y, noise_std=0.1, method="em", rng=0)
+        >>> post.sample(5, rng=0).shape
+        (5, 3)
         """
         if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
             raise ValueError(f"n must be a positive integer, got {n!r}")
@@ -263,6 +288,14 @@ class Posterior:
         array of shape (k, k)
             ``E[(z_i - mu_i) conj(z_j - mu_j)]``; tasks with one dictionary and shared precisions have it in
             common, others have shape (k, k, L).
+
+        Examples
+        --------
+        >>> import numpy as np, cofem
+        >>> y = np.array([1.0, 0.0, 0.0])
+        >>> post = cofem.fit(np.eye(3), y, noise_std=0.1, method="em", rng=0)
+        >>> post.covariance([0, 1]).shape
+        (2, 2)
         """
         if self.gaussian is not None or any(t.gaussian for t in self.tasks or ()):
             raise ValueError(
@@ -310,6 +343,15 @@ class Posterior:
         -------
         mean : array of shape (M,), or (M, L) for L tasks
         std : array of the same shape, if `return_std`
+
+        Examples
+        --------
+        >>> import numpy as np, cofem
+        >>> y = np.array([1.0, 0.0, 0.0])
+        >>> post = cofem.fit(np.eye(3), y, noise_std=0.1, method="em", rng=0)
+        >>> mean, std = post.predict(np.ones((2, 3)), return_std=True)
+        >>> mean.shape, bool((std > 0.1).all())
+        ((2,), True)
         """
         xp = namespace(self.mean)
         if self.mean.ndim > 1:
@@ -390,6 +432,17 @@ class Posterior:
 
         The file holds arrays and JSON only (no pickle). The operator is not stored: hand it to
         `cofem.load` again.
+
+        Examples
+        --------
+        >>> import numpy as np, cofem
+        >>> y = np.array([1.0, 0.0, 0.0])
+        >>> post = cofem.fit(np.eye(3), y, noise_std=0.1, method="em", rng=0)
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     post.save(folder + "/fit.npz")
+        ...     bool((cofem.load(folder + "/fit.npz").mean == post.mean).all())
+        True
         """
         from cofem.posterior_file import save  # it needs this class
 
