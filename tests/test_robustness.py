@@ -461,3 +461,15 @@ def test_coefficients_on_very_weak_columns_are_pointed_out() -> None:
     assert "through such a column noise looks like a large coefficient" in str(post.status)
     well = cofem.fit(np.eye(64), y, noise_std=0.01, rng=0)
     assert "through such a column" not in str(well.status)
+
+
+@pytest.mark.parametrize("alpha_init", [1e300, 1e-300])
+def test_a_start_beyond_all_units_is_cut_off(alpha_init: float) -> None:
+    y = np.array([5e3, 6e4, 9e4, -6e4])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        post = cofem.fit(
+            Mask([0, 2, 5, 6], 8) @ DCT(8).T, y, noise_std=1e4, alpha_init=alpha_init, max_iter=1
+        )
+    assert np.isfinite(post.alpha).all()
+    assert (post.alpha > 0).all()

@@ -241,7 +241,8 @@ class Problem:
         neither the units of y and Phi nor the scale of any column make a difference.
         """
         if alpha_init is not None:
-            alpha = np.asarray(alpha_init, dtype=np.float64) * self.units.coefficient**2
+            with np.errstate(over="ignore"):  # what overflows is cut off below
+                alpha = np.asarray(alpha_init, dtype=np.float64) * self.units.coefficient**2
             # A start that is far off would only be lost in rounding.
             usual, far = to_numpy(self.start(None)), 1e12 if self.real_dtype == np.float64 else 1e6
             usual = usual.astype(np.float64)
