@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Self
@@ -40,7 +41,7 @@ SCALES_APART = 1e4
 ROUNDINGS = 100
 
 
-class _SparseBayesianRegressor(RegressorMixin, BaseEstimator):
+class _SparseBayesianRegressor(RegressorMixin, BaseEstimator, ABC):
     """What both regressors do: centre, fit, predict. They differ in the dictionary made from X."""
 
     noise_std: Any
@@ -65,9 +66,9 @@ class _SparseBayesianRegressor(RegressorMixin, BaseEstimator):
     def _start(self, X: Any) -> None:
         """Note what the dictionary needs to know about the training data."""
 
+    @abstractmethod
     def _dictionary(self, X: Any) -> Operator:
         """Return the features of the samples, shape (n_samples, D)."""
-        raise NotImplementedError
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit the model.

@@ -13,6 +13,7 @@ import cofem
 from cofem.experiments import problems
 from cofem.experiments.bench.noise import unseen
 from cofem.experiments.study.base import Check, Options, Report, Study, Table, grid, number
+from cofem.experiments.study.measure import whole_fit
 from cofem.experiments.study.methods import METHODS
 from cofem.experiments.study.results import Cell, Measurement, Rows, Value
 
@@ -64,15 +65,7 @@ class Coverage(Study):
             inside[f"zero_{level:g}"] = float(np.mean(held[~nonzero]))
             half = ndtri(0.5 + level / 2) * std
             inside[f"prediction_{level:g}"] = float(np.mean(np.abs(y_new - mean) <= half))
-        return Measurement(
-            seconds=seconds,
-            applications=float(post.history["applications"][-1]),
-            iterations=post.n_iter,
-            nrmse=case.nrmse(post.mean),
-            reached=True,
-            note=f"{post.method}: {post.status.code.value}",
-            figures=inside,
-        )
+        return whole_fit(case, post, seconds, inside)
 
     def report(self, rows: Rows) -> Report:
         """Give mean shares."""

@@ -11,7 +11,6 @@ import gc
 import hashlib
 import json
 import math
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,6 +28,7 @@ from cofem.experiments import problems
 from cofem.experiments.bench.priors import STRUCTURES
 from cofem.experiments.problems import Case
 from cofem.experiments.study.base import Check, Options, Report, Skipped, Study, Table, grid, number
+from cofem.experiments.study.fresh import ask_fresh_process
 from cofem.experiments.study.memory import open_files, resident_mb, threads
 from cofem.experiments.study.plot import Plot
 from cofem.experiments.study.results import FAILED, Cell, Measurement, Rows, Value
@@ -293,17 +293,8 @@ def run_in_fresh_process(
 ) -> list[Window]:
     """Run in a new Python process and return what it measured, which is kept: the cells of a run share it."""
     request = {"seconds": seconds, "windows": windows, "size": size, "kinds": kinds}
-    done = subprocess.run(
-        [sys.executable, "-c", "from cofem.experiments.bench.endurance import main; main()"],
-        input=json.dumps(request | {"warm_up_rounds": warm_up_rounds}),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        last_words = done.stderr.strip().splitlines()[-1:] or ["no message"]
-        raise RuntimeError(f"process ended with code {done.returncode}: {last_words[0]}")
-    return [Window(**window) for window in json.loads(done.stdout)]
+    found = ask_fresh_process(__name__, request | {"warm_up_rounds": warm_up_rounds})
+    return [Window(**window) for window in found]
 
 
 def line(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:

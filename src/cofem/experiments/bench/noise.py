@@ -12,6 +12,7 @@ import numpy as np
 import cofem
 from cofem.experiments import problems
 from cofem.experiments.study.base import Check, Options, Report, Study, Table, grid, number
+from cofem.experiments.study.measure import whole_fit
 from cofem.experiments.study.results import Cell, Measurement, Rows, Value
 from cofem.operators import DCT, Mask
 
@@ -69,15 +70,7 @@ class LearnedNoise(Study):
             "coverage": covered[0],
             "known_coverage": covered[1],
         }
-        return Measurement(
-            seconds=seconds,
-            applications=float(learned.history["applications"][-1]),
-            iterations=learned.n_iter,
-            nrmse=case.nrmse(learned.mean),
-            reached=True,
-            note=f"{learned.method}: {learned.status.code.value}",
-            figures=figures,
-        )
+        return whole_fit(case, learned, seconds, figures)
 
     def report(self, rows: Rows) -> Report:
         """Give medians and the worst, setting by setting."""

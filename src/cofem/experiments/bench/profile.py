@@ -21,7 +21,7 @@ from cofem.experiments.study.base import (
     seconds,
     sizes,
 )
-from cofem.experiments.study.measure import warm_up
+from cofem.experiments.study.measure import warm_up, whole_fit
 from cofem.experiments.study.methods import METHODS
 from cofem.experiments.study.results import Cell, Measurement, Rows
 from cofem.inference.problem import Meter
@@ -61,15 +61,7 @@ class Profile(Study):
             case.Phi, case.y, noise_std=case.noise_std, method=method, rng=cell.seed, callback=look
         )
         total = time.perf_counter() - start
-        return Measurement(
-            seconds=total,
-            applications=float(post.history["applications"][-1]),
-            iterations=post.n_iter,
-            nrmse=case.nrmse(post.mean),
-            reached=True,
-            note=f"{post.method}: {post.status.code.value}",
-            figures={"operator_share": meters[0].seconds / total},
-        )
+        return whole_fit(case, post, total, {"operator_share": meters[0].seconds / total})
 
     def report(self, rows: Rows) -> Report:
         """Give the share in percent."""

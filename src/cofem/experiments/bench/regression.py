@@ -1,7 +1,7 @@
 """The regressor against scikit-learn's `ARDRegression`.
 
-``python -m cofem.experiments.bench.regression`` reads a cell as JSON from its input, fits, and writes what
-it measured as JSON to its output: `ARDRegression` has no callback, so only a process can be ended in time.
+`main` reads a cell as JSON from its input, fits, and writes what it measured as JSON to its output:
+`ARDRegression` has no callback, so only a process can be ended in time.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from cofem.experiments.study.base import (
     seconds,
     skip_if_too_slow,
 )
+from cofem.experiments.study.fresh import ask_fresh_process
 from cofem.experiments.study.memory import peak_mb, reset_peak
 from cofem.experiments.study.results import TIME_LIMIT, Cell, Measurement, Rows, Value, paired_ratio
 from cofem.status import ConvergenceWarning
@@ -170,20 +171,9 @@ class Regression(Study):
         skip_if_too_slow(cell, earlier.where(problem=cell.setting["problem"]))
         request = {"setting": dict(cell.setting), "method": cell.method, "seed": cell.seed}
         try:
-            done = subprocess.run(
-                [sys.executable, "-m", "cofem.experiments.bench.regression"],
-                input=json.dumps(request),
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=options.time_limit,
-            )
+            return Measurement(**ask_fresh_process(__name__, request, options.time_limit))
         except subprocess.TimeoutExpired:
             return Measurement(seconds=options.time_limit, note=f"{TIME_LIMIT} of {options.time_limit:g} s")
-        if done.returncode != 0:
-            last_words = done.stderr.strip().splitlines()[-1:] or ["no message"]
-            raise RuntimeError(f"process ended with code {done.returncode}: {last_words[0]}")
-        return Measurement(**json.loads(done.stdout))
 
     def report(self, rows: Rows) -> Report:
         """Compare times and errors, and predictions on the examples."""
@@ -247,7 +237,3 @@ def answer(setting: dict[str, Any], method: str, seed: int) -> Measurement:
 def main() -> None:
     """Answer the request on standard input."""
     json.dump(asdict(answer(**json.load(sys.stdin))), sys.stdout)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
 """The memory of a fit, in a process of its own so that nothing else counts.
 
-``python -m cofem.experiments.study.fresh`` reads a request as JSON from its input, fits, and writes what
-it measured as JSON to its output; `fit_in_fresh_process` is the other end.
+`main` reads a request as JSON from its input, fits, and writes what it measured as JSON to its output;
+`fit_in_fresh_process` is the other end. Studies with a `main` of their own use `ask_fresh_process`.
 """
 
 from __future__ import annotations
@@ -64,19 +64,35 @@ class Request:
     checkpoints: str | None = None
 
 
-def fit_in_fresh_process(request: Request) -> Measurement:
-    """Run a request in a new Python process and return what it measured."""
+def ask_fresh_process(module: str, request: Any, time_limit: float | None = None) -> Any:
+    """Run a module's `main` in a new Python process, a request as JSON in, and return the JSON that it wrote.
+
+    Parameters
+    ----------
+    module : str
+        Name of the module, whose `main` reads standard input and writes standard output.
+    request : Any
+        What JSON can hold.
+    time_limit : float, optional
+        Seconds after which the process is ended; `subprocess.TimeoutExpired` is raised then.
+    """
     done = subprocess.run(
-        [sys.executable, "-m", "cofem.experiments.study.fresh"],
-        input=json.dumps(asdict(request)),
+        [sys.executable, "-c", f"from {module} import main; main()"],
+        input=json.dumps(request),
         capture_output=True,
         text=True,
         check=False,
+        timeout=time_limit,
     )
     if done.returncode != 0:
         last_words = done.stderr.strip().splitlines()[-1:] or ["no message"]
         raise RuntimeError(f"process ended with code {done.returncode}: {last_words[0]}")
-    return Measurement(**json.loads(done.stdout))
+    return json.loads(done.stdout)
+
+
+def fit_in_fresh_process(request: Request) -> Measurement:
+    """Run a request in a new Python process and return what it measured."""
+    return Measurement(**ask_fresh_process("cofem.experiments.study.fresh", asdict(request)))
 
 
 def answer(request: Request) -> Measurement:
@@ -111,7 +127,3 @@ def main() -> None:
     """Answer the request on standard input."""
     request = Request(**json.load(sys.stdin))
     json.dump(asdict(answer(request)), sys.stdout)
-
-
-if __name__ == "__main__":
-    main()
