@@ -88,6 +88,17 @@ class _SparseBayesianRegressor(RegressorMixin, BaseEstimator, ABC):
         -------
         self : object
             The fitted regressor.
+
+        Examples
+        --------
+        >>> import numpy as np, cofem
+        >>> X = np.random.default_rng(0).standard_normal((60, 20))
+        >>> y = 3 * X[:, 2] + 5
+        >>> y[0] = 1000  # an outlier, which has no weight
+        >>> weight = np.ones(60); weight[0] = 0
+        >>> model = cofem.SBLRegressor(noise_std=0.1).fit(X, y, sample_weight=weight)
+        >>> round(float(model.coef_[2]), 2), round(float(model.intercept_), 2)
+        (3.0, 5.0)
         """
         X, y = self._check_training_data(X, y)
         weights = None
@@ -195,6 +206,15 @@ class _SparseBayesianRegressor(RegressorMixin, BaseEstimator, ABC):
         -------
         mean : ndarray of shape (n_samples,) or (n_samples, n_targets)
         std : ndarray of the same shape, if `return_std`
+
+        Examples
+        --------
+        >>> import numpy as np, cofem
+        >>> X = np.random.default_rng(0).standard_normal((60, 20))
+        >>> model = cofem.SBLRegressor(noise_std=0.1).fit(X, 3 * X[:, 2] + 5)
+        >>> mean, std = model.predict(np.eye(20)[[2, 7]], return_std=True)
+        >>> np.round(mean, 1).tolist(), bool((std >= 0.1).all())  # the noise is in them
+        ([8.0, 5.0], True)
         """
         check_is_fitted(self)
         X = self._check_new_data(X)

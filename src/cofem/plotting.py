@@ -15,6 +15,15 @@ import numpy as np
 from cofem.operators import as_operator
 from cofem.posterior import Posterior
 
+__all__ = [
+    "CoefficientsDisplay",
+    "ConvergenceDisplay",
+    "ImageDisplay",
+    "RecoveryDisplay",
+    "plot_fit",
+    "plot_recovery",
+]
+
 # Okabe and Ito's blue and vermilion, which people with any kind of colour vision tell apart.
 BLUE, RED = "#0072B2", "#D55E00"
 
@@ -40,7 +49,17 @@ class _Display:
         return self.ax_
 
     def save(self, path: str | os.PathLike[str], dpi: int = 150) -> None:
-        """Write the figure; the suffix decides the format."""
+        """Write the figure; the suffix decides the format.
+
+        Examples
+        --------
+        >>> import numpy as np, os, tempfile
+        >>> display = RecoveryDisplay(truth=np.array([1.0, 0.0]), mean=np.array([0.9, 0.0])).plot()
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     display.save(folder + "/recovery.pdf")
+        ...     os.listdir(folder)
+        ['recovery.pdf']
+        """
         self.figure_.savefig(path, dpi=dpi)
 
 
@@ -58,6 +77,16 @@ class CoefficientsDisplay(_Display):
         Probability of the intervals.
     truth : ndarray or None
         Their true values, if known.
+
+    Examples
+    --------
+    From the numbers themselves; those of a fit are drawn by `from_posterior`:
+
+    >>> import numpy as np
+    >>> mean, half = np.array([1.0, -0.5]), 0.2
+    >>> display = CoefficientsDisplay(np.array([3, 17]), mean, mean - half, mean + half, level=0.9).plot()
+    >>> display.ax_.get_legend_handles_labels()[1]
+    ['mean, 90% interval']
     """
 
     indices: np.ndarray
@@ -118,7 +147,23 @@ class CoefficientsDisplay(_Display):
         return display.plot(ax)
 
     def plot(self, ax: Any = None) -> CoefficientsDisplay:
-        """Draw."""
+        """Draw.
+
+        Parameters
+        ----------
+        ax : matplotlib axes, optional
+            Where to draw; a figure of its own by default.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from matplotlib.figure import Figure
+        >>> left, right = Figure().subplots(1, 2)
+        >>> one = np.array([1.0])
+        >>> display = CoefficientsDisplay(np.array([3]), one, one - 0.1, one + 0.1, level=0.95).plot(right)
+        >>> display.ax_ is right, display.figure_ is right.figure
+        (True, True)
+        """
         ax = self._start(ax)
         if self.truth is not None:
             ax.vlines(self.indices, 0, self.truth, color="0.75", lw=3, label="truth")
@@ -148,6 +193,13 @@ class RecoveryDisplay(_Display):
     ----------
     truth, mean : ndarray of shape (D,)
         What was and what was found.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> display = RecoveryDisplay(truth=np.array([1.0, 0.0]), mean=np.array([0.9, 0.0])).plot()
+    >>> display.ax_.get_title()
+    'NRMSE 10.00%'
     """
 
     truth: np.ndarray
@@ -169,11 +221,31 @@ class RecoveryDisplay(_Display):
 
     @property
     def nrmse(self) -> float:
-        """``||mean - truth|| / ||truth||``."""
+        """``||mean - truth|| / ||truth||``.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> round(RecoveryDisplay(truth=np.array([3.0, 4.0]), mean=np.array([3.0, 3.0])).nrmse, 6)
+        0.2
+        """
         return float(np.linalg.norm(self.mean - self.truth) / np.linalg.norm(self.truth))
 
     def plot(self, ax: Any = None) -> RecoveryDisplay:
-        """Draw."""
+        """Draw.
+
+        Parameters
+        ----------
+        ax : matplotlib axes, optional
+            Where to draw; a figure of its own by default.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> display = RecoveryDisplay(truth=np.array([1.0, 0.0]), mean=np.array([0.9, 0.0])).plot()
+        >>> display.ax_.get_xlabel(), display.ax_.get_ylabel()
+        ('truth', 'posterior mean')
+        """
         ax = self._start(ax)
         limit = 1.05 * max(np.abs(self.truth).max(), np.abs(self.mean).max()) or 1.0
         ax.plot([-limit, limit], [-limit, limit], color="0.6", lw=1)
@@ -192,6 +264,13 @@ class ConvergenceDisplay(_Display):
         Steps and the relative change of the mean in each.
     method : str
         Name of the method.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> display = ConvergenceDisplay(np.array([2, 3]), np.array([0.1, 0.01]), method="em").plot()
+    >>> display.ax_.get_title(), display.ax_.get_yscale()
+    ('em, 3 steps', 'log')
     """
 
     iteration: np.ndarray
@@ -214,7 +293,23 @@ class ConvergenceDisplay(_Display):
         return cls(post.history["iteration"][known], change[known], post.method).plot(ax)
 
     def plot(self, ax: Any = None) -> ConvergenceDisplay:
-        """Draw."""
+        """Draw.
+
+        Parameters
+        ----------
+        ax : matplotlib axes, optional
+            Where to draw; a figure of its own by default.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from matplotlib.figure import Figure
+        >>> ax = Figure().subplots()
+        >>> for method, change in (("em", [0.1, 0.05]), ("cofem", [0.1, 0.01])):  # both into one panel
+        ...     display = ConvergenceDisplay(np.array([2, 3]), np.array(change), method).plot(ax)
+        >>> len(ax.lines), ax.get_title()  # the title is that of the last
+        (2, 'cofem, 3 steps')
+        """
         ax = self._start(ax)
         if self.iteration.size:
             ax.semilogy(self.iteration, self.change, color=RED)
@@ -233,6 +328,13 @@ class ImageDisplay(_Display):
     ----------
     panels : dict of str to ndarray
         Images by title; the one titled `UNCERTAINTY` has a colour scale of its own.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> panels = {"recovery": np.eye(4), ImageDisplay.UNCERTAINTY: np.full((4, 4), 0.1)}
+    >>> [ax.get_title() for ax in ImageDisplay(panels).plot().ax_]
+    ['recovery', 'standard deviation']
     """
 
     panels: dict[str, np.ndarray]
@@ -293,7 +395,22 @@ class ImageDisplay(_Display):
         return cls(panels).plot(ax)
 
     def plot(self, ax: Any = None) -> ImageDisplay:
-        """Draw."""
+        """Draw.
+
+        Parameters
+        ----------
+        ax : sequence of matplotlib axes, optional
+            One for each panel; a figure of its own by default.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from matplotlib.figure import Figure
+        >>> axes = Figure().subplots(2, 1)
+        >>> display = ImageDisplay({"original": np.eye(4), "recovery": 0.9 * np.eye(4)}).plot(axes)
+        >>> [tuple(map(float, ax.images[0].get_clim())) for ax in axes]  # one scale of grey for all
+        [(0.0, 1.0), (0.0, 1.0)]
+        """
         if ax is None:
             from matplotlib.figure import Figure
 
@@ -335,7 +452,10 @@ def plot_recovery(
     >>> import numpy as np, cofem, os, tempfile
     >>> truth = np.array([1.0, 0.0, 0.0])
     >>> post = cofem.fit(np.eye(3), truth, noise_std=0.1)
-    >>> plot_recovery(post, truth, os.path.join(tempfile.mkdtemp(), "fit.png"))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     plot_recovery(post, truth, folder + "/fit.png")
+    ...     os.listdir(folder)
+    ['fit.png']
     """
     from matplotlib.figure import Figure
 
@@ -356,7 +476,10 @@ def plot_fit(post: Posterior, path: str | os.PathLike[str]) -> None:
     --------
     >>> import numpy as np, cofem, os, tempfile
     >>> post = cofem.fit(np.eye(3), np.array([1.0, 0.0, 0.0]), noise_std=0.1)
-    >>> plot_fit(post, os.path.join(tempfile.mkdtemp(), "fit.png"))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     plot_fit(post, folder + "/fit.png")
+    ...     os.listdir(folder)
+    ['fit.png']
     """
     from matplotlib.figure import Figure
 

@@ -106,7 +106,14 @@ class Posterior:
 
     @property
     def n_tasks(self) -> int:
-        """Number of tasks; 1 for a single data vector."""
+        """Number of tasks; 1 for a single data vector.
+
+        Examples
+        --------
+        >>> import numpy as np, cofem
+        >>> cofem.fit(np.eye(3), np.eye(3)[:, :2], noise_std=0.1, prior=cofem.MultiTask()).n_tasks
+        2
+        """
         return 1 if self.mean.ndim == 1 else self.mean.shape[1]
 
     def task(self, index: int) -> Posterior:
@@ -140,17 +147,44 @@ class Posterior:
 
     @property
     def std(self) -> Array:
-        """Posterior standard deviations, of the shape of `mean`."""
+        """Posterior standard deviations, of the shape of `mean`.
+
+        Examples
+        --------
+        >>> import numpy as np, cofem
+        >>> post = cofem.fit(np.eye(3), np.array([1.0, 0.0, 0.0]), noise_std=0.1, method="em")
+        >>> round(float(post.std[0]), 2)  # one datum for one coefficient: that of the noise
+        0.1
+        """
         return namespace(self.variance).sqrt(self.variance)
 
     @property
     def converged(self) -> bool:
-        """Whether the stop rule was met."""
+        """Whether the stop rule was met.
+
+        Examples
+        --------
+        >>> import numpy as np, cofem
+        >>> Phi, y = np.eye(3), np.array([1.0, 0.0, 0.0])
+        >>> post = cofem.fit(Phi, y, noise_std=0.1, method="em", max_iter=2)
+        >>> post.converged, post.status.code.value
+        (False, 'max_iter')
+        >>> cofem.fit(Phi, y, noise_std=0.1, method="em").converged
+        True
+        """
         return self.status.converged
 
     @property
     def n_iter(self) -> int:
-        """Number of outer steps."""
+        """Number of outer steps.
+
+        Examples
+        --------
+        >>> import numpy as np, cofem
+        >>> post = cofem.fit(np.eye(3), np.array([1.0, 0.0, 0.0]), noise_std=0.1, method="em", max_iter=2)
+        >>> post.n_iter, post.history["iteration"].tolist()
+        (2, [1, 2])
+        """
         return len(self.history["iteration"])
 
     def __repr__(self) -> str:

@@ -7,11 +7,48 @@ from enum import Enum
 
 
 class ConvergenceWarning(UserWarning):
-    """A fit met numerical trouble; the result is the last good state and its status says what to try."""
+    """A fit met numerical trouble; the result is the last good state and its status says what to try.
+
+    Examples
+    --------
+    Two steps of conjugate gradients are too few for this:
+
+    >>> import warnings, numpy as np, cofem
+    >>> rng = np.random.default_rng(0)
+    >>> Phi, y = rng.standard_normal((50, 100)), rng.standard_normal(50)
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always", cofem.ConvergenceWarning)
+    ...     post = cofem.fit(Phi, y, noise_std=0.01, method=cofem.CoFEM(cg_iterations=2), rng=0)
+    >>> [warning.category.__name__ for warning in caught], "raise cg_iterations" in str(post.status)
+    (['ConvergenceWarning'], True)
+    """
 
 
 class StatusCode(Enum):
-    """How a fit ended."""
+    """How a fit ended.
+
+    Attributes
+    ----------
+    CONVERGED
+        The stop rule was met.
+    MAX_ITER
+        The outer steps that were allowed ran out before that.
+    STOPPED
+        A callback or Ctrl-C ended the fit.
+    DIVERGED
+        The method went astray; the result is the last good state.
+    FAILED
+        The operator or the arithmetic failed; the message says how.
+
+    Examples
+    --------
+    >>> import numpy as np, cofem
+    >>> post = cofem.fit(np.eye(3), np.ones(3), noise_std=0.1, callback=lambda state: state.iteration == 2)
+    >>> post.status.code
+    <StatusCode.STOPPED: 'stopped'>
+    >>> [code.value for code in cofem.StatusCode]
+    ['converged', 'max_iter', 'stopped', 'diverged', 'failed']
+    """
 
     CONVERGED = "converged"
     MAX_ITER = "max_iter"
@@ -27,7 +64,7 @@ class Status:
     Attributes
     ----------
     code : StatusCode
-        ``CONVERGED``, ``MAX_ITER``, ``STOPPED`` (by a callback), ``DIVERGED`` or ``FAILED``.
+        ``CONVERGED``, ``MAX_ITER``, ``STOPPED`` (by a callback or Ctrl-C), ``DIVERGED`` or ``FAILED``.
     message : str
         What happened, with advice.
     notes : tuple of str
@@ -45,7 +82,15 @@ class Status:
 
     @property
     def converged(self) -> bool:
-        """Whether the stop rule was met."""
+        """Whether the stop rule was met.
+
+        Examples
+        --------
+        >>> Status(StatusCode.CONVERGED, "the mean changed by 5e-05").converged
+        True
+        >>> Status(StatusCode.STOPPED, "stopped by the callback").converged
+        False
+        """
         return self.code is StatusCode.CONVERGED
 
     def __str__(self) -> str:

@@ -47,7 +47,22 @@ BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 
 
 class CheckpointWarning(UserWarning):
-    """A checkpoint could not be written; the fit itself goes on."""
+    """A checkpoint could not be written; the fit itself goes on.
+
+    Examples
+    --------
+    Here the folder is gone after the first step:
+
+    >>> import tempfile, warnings, numpy as np, cofem
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> options = dict(checkpoint=folder.name + "/run.npz", checkpoint_every="1 step")
+    >>> options["callback"] = lambda state: folder.cleanup()
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always", cofem.CheckpointWarning)
+    ...     post = cofem.fit(np.eye(3), np.ones(3), noise_std=0.1, **options)
+    >>> [warning.category.__name__ for warning in caught], post.converged
+    (['CheckpointWarning'], True)
+    """
 
 
 # --- values to arrays and JSON, and back --------------------------------------------------------------

@@ -146,6 +146,16 @@ class CoFEM(ExpectationMaximisation):
 
         `cg_tol` must be small because the joint norm is dominated by the largest column: on the paper's
         dense problem 1e-6 leaves the probes unsolved, on its DCT problems 1e-5 is enough.
+
+        Examples
+        --------
+        >>> import numpy as np, cofem
+        >>> method = cofem.CoFEM.paper(probes=10)
+        >>> method.diagonal, method.probes, method.accelerate, method.alpha_init
+        ('rademacher', 10, False, 1.0)
+        >>> post = cofem.fit(np.eye(3), np.array([1.0, 0.0, 0.0]), noise_std=0.1, method=method, rng=0)
+        >>> np.round(post.mean, 2).tolist()
+        [0.99, 0.0, 0.0]
         """
         return cls(
             diagonal="rademacher",

@@ -77,7 +77,16 @@ class Operator(ABC):
 
     @property
     def home(self) -> Array | None:
-        """An array that the operator stores, if not in NumPy: it works on that library and device only."""
+        """An array that the operator stores, if not in NumPy: it works on that library and device only.
+
+        Examples
+        --------
+        None for numbers in NumPy, and for an operator that stores none:
+
+        >>> from cofem.operators import DCT, Dense
+        >>> Dense([[1.0, 2.0]]).home is None, DCT(8).home is None
+        (True, True)
+        """
         return self._home()
 
     def _home(self) -> Array | None:
@@ -85,7 +94,15 @@ class Operator(ABC):
 
     @property
     def dtype(self) -> np.dtype:
-        """Type of the entries; double precision if the operator has no precision of its own."""
+        """Type of the entries; double precision if the operator has no precision of its own.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import FFT, Dense
+        >>> Dense(np.eye(2, dtype=np.float32)).dtype, FFT(8).dtype
+        (dtype('float32'), dtype('complex128'))
+        """
         parts = np.dtype(self.precision or "float64")
         return np.result_type(parts, np.complex64) if self.is_complex else parts
 
@@ -130,6 +147,16 @@ class Operator(ABC):
         -------
         array of shape (..., N)
             In the precision of ``x`` or of the operator, whichever is higher.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import Dense
+        >>> Phi = Dense([[1.0, 2.0, 0.0], [0.0, 1.0, 1.0]])
+        >>> Phi.forward(np.array([1.0, 1.0, 1.0]))
+        array([3., 2.])
+        >>> Phi.forward(np.ones((5, 3))).shape  # a batch of five vectors
+        (5, 2)
         """
         return self._forward(self._checked(x, self.shape[1], "x"))
 
@@ -144,6 +171,13 @@ class Operator(ABC):
         Returns
         -------
         array of shape (..., D)
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import Dense
+        >>> Dense([[1.0 + 1.0j, 2.0 - 1.0j]]).adjoint(np.array([1.0]))
+        array([1.-1.j, 2.+1.j])
         """
         return self._adjoint(self._checked(y, self.shape[0], "y"))
 
@@ -158,6 +192,15 @@ class Operator(ABC):
         Returns
         -------
         array of shape (..., D)
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import Dense
+        >>> Phi = Dense([[1.0, 2.0], [0.0, 1.0]])
+        >>> Phi.gram(np.eye(2))  # all of Phi^H Phi, where that is small
+        array([[1., 2.],
+               [2., 5.]])
         """
         return self._gram(self._checked(x, self.shape[1], "x"))
 
@@ -178,6 +221,14 @@ class Operator(ABC):
         Exact where the structure gives it (orthonormal rows or columns, diagonal, circular convolution,
         and products of these with orthonormal factors); else a Lanczos estimate from below, usually within
         a relative 1e-3 and the same on every call.
+
+        Examples
+        --------
+        >>> from cofem.operators import DCT, Dense
+        >>> (3.0 * DCT(8)).norm
+        3.0
+        >>> round(Dense([[1.0, 1.0], [1.0, 1.0]]).norm, 3)
+        2.0
         """
         return self._spectral_norm()
 
@@ -191,7 +242,17 @@ class Operator(ABC):
         return entries.spectral_norm(self)
 
     def abs2(self) -> Operator | None:
-        """Return the operator with entries ``|Phi_ij|^2``, or None if there is no cheap one."""
+        """Return the operator with entries ``|Phi_ij|^2``, or None if there is no cheap one.
+
+        Examples
+        --------
+        >>> from cofem.operators import DCT, Dense, Identity
+        >>> Dense([[1.0, -2.0], [0.0, 3.0]]).abs2().to_dense()
+        array([[1., 4.],
+               [0., 9.]])
+        >>> (DCT(8) + Identity(8)).abs2() is None
+        True
+        """
         return self._abs2()
 
     def _abs2(self) -> Operator | None:
@@ -199,7 +260,16 @@ class Operator(ABC):
 
     @cached_property
     def column_norms_exact(self) -> bool:
-        """Whether `column_norms` is exact rather than estimated."""
+        """Whether `column_norms` is exact rather than estimated.
+
+        Examples
+        --------
+        Of a sum of two transforms, the norms are written out if it is small, and probed if not:
+
+        >>> from cofem.operators import DCT, Identity
+        >>> [(DCT(n) + Identity(n)).column_norms_exact for n in (8, 4096)]
+        [True, False]
+        """
         return entries.has_exact_column_norms(self)
 
     def column_norms(self) -> Array:
@@ -212,6 +282,12 @@ class Operator(ABC):
         -------
         array of shape (D,), float64
             A NumPy array, or one of the library that holds the numbers of the operator.
+
+        Examples
+        --------
+        >>> from cofem.operators import Dense
+        >>> Dense([[3.0, 0.0], [4.0, 2.0]]).column_norms()
+        array([5., 2.])
         """
         return entries.column_norms(self)
 
@@ -227,6 +303,13 @@ class Operator(ABC):
         -------
         array of shape (K, N)
             Row ``k`` is the column ``Phi[:, indices[k]]``.
+
+        Examples
+        --------
+        >>> from cofem.operators import Dense
+        >>> Dense([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]).columns([2, 0])
+        array([[3., 6.],
+               [1., 4.]])
         """
         return self._columns(as_indices(indices, self.shape[1], "indices"))
 
@@ -234,7 +317,15 @@ class Operator(ABC):
         return entries.columns_by_application(self, indices)
 
     def to_dense(self) -> Array:
-        """Return the operator as an array of shape (N, D), which may share memory with the operator."""
+        """Return the operator as an array of shape (N, D), which may share memory with the operator.
+
+        Examples
+        --------
+        >>> from cofem.operators import Diagonal, Mask
+        >>> (Mask([2, 0], 3) @ Diagonal([1.0, 2.0, 3.0])).to_dense()
+        array([[0., 0., 3.],
+               [1., 0., 0.]])
+        """
         return self._to_dense()
 
     def _to_dense(self) -> Array:
@@ -249,6 +340,15 @@ class Operator(ABC):
         ----------
         dtype : dtype
             Its precision counts, single or double; whether the operator is complex does not change.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import Dense
+        >>> Dense(np.eye(2)).astype(np.float32).dtype
+        dtype('float32')
+        >>> Dense(1j * np.eye(2)).astype(np.float32).dtype
+        dtype('complex64')
         """
         precision = np.dtype(dtype)
         if precision.name not in ("float32", "float64", "complex64", "complex128"):
@@ -262,7 +362,16 @@ class Operator(ABC):
 
     @property
     def groups(self) -> np.ndarray | None:
-        """Labels of natural groups of coefficients (wavelet subbands): None or integers of shape (D,)."""
+        """Labels of natural groups of coefficients (wavelet subbands): None or integers of shape (D,).
+
+        Examples
+        --------
+        >>> from cofem.operators import DCT, Wavelet
+        >>> Wavelet(8, "haar", level=2).T.groups
+        array([0, 0, 1, 1, 2, 2, 2, 2])
+        >>> DCT(8).T.groups is None
+        True
+        """
         return self._column_groups()
 
     def _column_groups(self) -> np.ndarray | None:
@@ -270,7 +379,15 @@ class Operator(ABC):
 
     @property
     def row_groups(self) -> np.ndarray | None:
-        """Labels of natural groups along the rows, which become `groups` of the adjoint."""
+        """Labels of natural groups along the rows, which become `groups` of the adjoint.
+
+        Examples
+        --------
+        >>> from cofem.operators import Wavelet
+        >>> W = Wavelet(8, "haar", level=2)  # from a signal to coefficients
+        >>> W.row_groups
+        array([0, 0, 1, 1, 2, 2, 2, 2])
+        """
         return self._row_groups()
 
     def _row_groups(self) -> np.ndarray | None:
@@ -280,7 +397,15 @@ class Operator(ABC):
 
     @property
     def H(self) -> Operator:
-        """Hermitian adjoint, shape (D, N)."""
+        """Hermitian adjoint, shape (D, N).
+
+        Examples
+        --------
+        >>> from cofem.operators import Dense
+        >>> Dense([[1.0 + 1.0j, 2.0 - 1.0j]]).H.to_dense()
+        array([[1.-1.j],
+               [2.+1.j]])
+        """
         return self._adjoint_operator()
 
     def _adjoint_operator(self) -> Operator:
@@ -290,11 +415,29 @@ class Operator(ABC):
 
     @property
     def T(self) -> Operator:
-        """Transpose, shape (D, N)."""
+        """Transpose, shape (D, N).
+
+        Examples
+        --------
+        >>> from cofem.operators import Dense
+        >>> Dense([[1.0 + 1.0j, 2.0 - 1.0j]]).T.to_dense()
+        array([[1.+1.j],
+               [2.-1.j]])
+        """
         return self.H.conj()
 
     def conj(self) -> Operator:
-        """Return the operator with complex conjugated entries."""
+        """Return the operator with complex conjugated entries.
+
+        Examples
+        --------
+        >>> from cofem.operators import DCT, Dense
+        >>> Dense([[1.0 + 1.0j, 2.0 - 1.0j]]).conj().to_dense()
+        array([[1.-1.j, 2.+1.j]])
+        >>> Phi = DCT(8)
+        >>> Phi.conj() is Phi  # it is real
+        True
+        """
         return self._conjugate_operator() if self.is_complex else self
 
     def _conjugate_operator(self) -> Operator:
@@ -348,19 +491,59 @@ class Operator(ABC):
     # --- the protocol of scipy.sparse.linalg --------------------------------------------------------
 
     def matvec(self, x: Array) -> Array:
-        """Return ``Phi x`` for ``x`` of shape (D,) or (D, 1), in the same form, as SciPy's solvers ask."""
+        """Return ``Phi x`` for ``x`` of shape (D,) or (D, 1), in the same form, as SciPy's solvers ask.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from scipy.sparse.linalg import lsqr
+        >>> from cofem.operators import Dense
+        >>> Phi = Dense([[2.0, 0.0], [0.0, 4.0]])
+        >>> Phi.matvec(np.ones((2, 1))).shape
+        (2, 1)
+        >>> np.round(lsqr(Phi, np.array([2.0, 2.0]))[0], 6)
+        array([1. , 0.5])
+        """
         return self @ x
 
     def rmatvec(self, y: Array) -> Array:
-        """Return ``Phi^H y`` for ``y`` of shape (N,) or (N, 1), in the same form."""
+        """Return ``Phi^H y`` for ``y`` of shape (N,) or (N, 1), in the same form.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import Dense
+        >>> Dense([[1.0 + 1.0j, 2.0 - 1.0j]]).rmatvec(np.array([1.0]))
+        array([1.-1.j, 2.+1.j])
+        """
         return self.H @ y
 
     def matmat(self, x: Array) -> Array:
-        """Return ``Phi x`` for ``x`` of shape (D, L)."""
+        """Return ``Phi x`` for ``x`` of shape (D, L).
+
+        Examples
+        --------
+        Vectors are columns here, as in SciPy, and rows in `forward`:
+
+        >>> import numpy as np
+        >>> from cofem.operators import Dense
+        >>> Phi = Dense([[1.0, 2.0, 0.0], [0.0, 1.0, 1.0]])
+        >>> Phi.matmat(np.ones((3, 5))).shape, Phi.forward(np.ones((5, 3))).shape
+        ((2, 5), (5, 2))
+        """
         return self @ x
 
     def rmatmat(self, y: Array) -> Array:
-        """Return ``Phi^H y`` for ``y`` of shape (N, L)."""
+        """Return ``Phi^H y`` for ``y`` of shape (N, L).
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import Dense
+        >>> Dense([[1.0, 2.0], [0.0, 1.0]]).rmatmat(np.eye(2))
+        array([[1., 0.],
+               [2., 1.]])
+        """
         return self.H @ y
 
     # What `pylops.LinearOperator(Phi)` asks.

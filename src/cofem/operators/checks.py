@@ -45,6 +45,13 @@ def check_adjoint(
     --------
     >>> from cofem.operators import DCT, Mask
     >>> check_adjoint(Mask([0, 3], 8) @ DCT(8).T)
+    >>> class Wrong(DCT):
+    ...     _adjoint = DCT._forward
+    >>> try:
+    ...     check_adjoint(Wrong(8))
+    ... except ValueError as error:
+    ...     print(str(error).split(":")[0])
+    the adjoint of <Wrong(8), shape (8, 8)> does not match it
     """
     rng = np.random.default_rng(rng)
     if dtype is None:

@@ -79,7 +79,14 @@ class RowChunked(Operator):
         return out
 
     def column_norms(self) -> np.ndarray:
-        """Return the Euclidean norms of the columns, in one pass over the rows; shape (D,), float64."""
+        """Return the Euclidean norms of the columns, in one pass over the rows; shape (D,), float64.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> Chunked(np.array([[3.0, 0.0], [4.0, 2.0]]), rows=1).column_norms()
+        array([5., 2.])
+        """
         if self._norms is None:
             total = np.zeros(self.shape[1])
             for _, chunk in self._chunks():
@@ -91,7 +98,14 @@ class RowChunked(Operator):
 
     @property
     def column_norms_exact(self) -> bool:
-        """Whether `column_norms` is exact: it is."""
+        """Whether `column_norms` is exact: it is.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> Chunked(np.ones((4, 3)), rows=2).column_norms_exact
+        True
+        """
         return True
 
 

@@ -37,7 +37,13 @@ class Facts:
     one_per_column: bool = False
 
     def of_adjoint(self) -> Facts:
-        """Return the facts of ``Phi^H``."""
+        """Return the facts of ``Phi^H``.
+
+        Examples
+        --------
+        >>> Facts(row_gram=1.0, one_per_row=True).of_adjoint()
+        Facts(row_gram=None, column_gram=1.0, diagonal=False, one_per_row=False, one_per_column=True)
+        """
         return Facts(
             row_gram=self.column_gram,
             column_gram=self.row_gram,
@@ -47,7 +53,13 @@ class Facts:
         )
 
     def of_multiple(self, scalar: complex) -> Facts:
-        """Return the facts of ``scalar * Phi``."""
+        """Return the facts of ``scalar * Phi``.
+
+        Examples
+        --------
+        >>> Facts(row_gram=1.0).of_multiple(-2.0).row_gram
+        4.0
+        """
         power = abs(scalar) * abs(scalar)  # infinite rather than an OverflowError
         return Facts(
             row_gram=None if self.row_gram is None else power * self.row_gram,
@@ -59,7 +71,17 @@ class Facts:
 
     @staticmethod
     def of_product(factors: Sequence[Facts]) -> Facts:
-        """Return the facts of the product of operators with these facts."""
+        """Return the facts of the product of operators with these facts.
+
+        Examples
+        --------
+        What is not known of one factor is not known of the product:
+
+        >>> scaled, orthonormal = Facts(row_gram=4.0), Facts(row_gram=1.0, column_gram=1.0)
+        >>> product = Facts.of_product([scaled, orthonormal])
+        >>> product.row_gram, product.column_gram
+        (4.0, None)
+        """
         return Facts(
             row_gram=_if_all_known([f.row_gram for f in factors], math.prod),
             column_gram=_if_all_known([f.column_gram for f in factors], math.prod),
@@ -70,7 +92,15 @@ class Facts:
 
     @staticmethod
     def of_stack(parts: Sequence[Facts]) -> Facts:
-        """Return the facts of operators stacked on top of each other: ``Phi^H Phi`` is the sum of theirs."""
+        """Return the facts of operators stacked on top of each other: ``Phi^H Phi`` is the sum of theirs.
+
+        Examples
+        --------
+        >>> orthonormal = Facts(row_gram=1.0, column_gram=1.0)
+        >>> stack = Facts.of_stack([orthonormal, orthonormal.of_multiple(2.0)])
+        >>> stack.row_gram, stack.column_gram
+        (None, 5.0)
+        """
         return Facts(
             column_gram=_if_all_known([f.column_gram for f in parts], sum),
             one_per_row=all(f.one_per_row for f in parts),

@@ -147,7 +147,16 @@ class Mask(Operator):
         return self._multiplicities[precision]
 
     def multiplicity_in_order_of_dct(self, x: Array) -> Array:
-        """How often each entry is picked, in the order in which the transform of ``x`` has them."""
+        """How often each entry is picked, in the order in which the transform of ``x`` has them.
+
+        Examples
+        --------
+        In a short transform, the even entries come first and the odd ones backwards after them:
+
+        >>> import numpy as np
+        >>> Mask([0, 1, 1, 1, 2, 2], 4).multiplicity_in_order_of_dct(np.zeros(4))
+        array([[1., 2., 0., 3.]])
+        """
         weights = self._multiplicity(precision_of(x)).like(x)
         key = (precision_of(x), type(x), array_api_compat.device(x), fold_shape(x))
         if key not in self._folded:

@@ -80,7 +80,16 @@ class Wavelet(Operator):
 
     @cached_property
     def bands(self) -> tuple[Band, ...]:
-        """The subbands, in the order of the coefficients."""
+        """The subbands, in the order of the coefficients.
+
+        Examples
+        --------
+        >>> for band in Wavelet(8, "haar", level=2).bands:
+        ...     print(band)
+        Band(shape=(2,), start=0, stride=4)
+        Band(shape=(2,), start=2, stride=4)
+        Band(shape=(4,), start=4, stride=2)
+        """
         bands: list[Band] = []
         start = 0
         for level in range(self.level, 0, -1):

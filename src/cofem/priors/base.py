@@ -17,6 +17,19 @@ class Prior(ABC):
 
     The M-step is all that an algorithm needs of a prior: alpha from the second moments
     ``m_j = E |z_j|^2`` (averaged over tasks, where there are several).
+
+    Examples
+    --------
+    A prior of one's own, with one precision for all coefficients (nothing is sparse then):
+
+    >>> import numpy as np, cofem
+    >>> class Common(Prior):
+    ...     name = "common"
+    ...     def precisions(self, second_moment, cap):
+    ...         return np.full_like(second_moment, min(1 / second_moment.mean(), cap))
+    >>> post = cofem.fit(np.eye(3), np.array([2.0, 0.0, 1.0]), noise_std=0.1, prior=Common())
+    >>> np.unique(post.alpha).size, np.round(post.mean, 1).tolist()
+    (1, [2.0, 0.0, 1.0])
     """
 
     name: ClassVar[str]
@@ -26,11 +39,32 @@ class Prior(ABC):
     extrapolates: ClassVar[bool] = True
 
     def check(self, n_columns: int) -> None:  # noqa: B027 (most priors fit any dictionary)
-        """Refuse what does not fit a dictionary with so many columns, naming the argument."""
+        """Refuse what does not fit a dictionary with so many columns, naming the argument.
+
+        Examples
+        --------
+        >>> from cofem import Block, Independent
+        >>> Independent().check(8)  # fits any
+        >>> Block([[0, 9]]).check(8)
+        Traceback (most recent call last):
+            ...
+        ValueError: groups[0] must hold indices from 0 to 7, got [0, 9]
+        """
 
     @abstractmethod
     def precisions(self, second_moment: Array, cap: float) -> Array:
-        """M-step: alpha, at most `cap`, from second moments of shape (D,)."""
+        """M-step: alpha, at most `cap`, from second moments of shape (D,).
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem import Block, Independent
+        >>> second_moment = np.array([1.0, 3.0, 0.5, 0.0])
+        >>> Independent().precisions(second_moment, cap=100.0).round(2).tolist()
+        [1.0, 0.33, 2.0, 100.0]
+        >>> Block(2).precisions(second_moment, cap=100.0).tolist()
+        [0.5, 0.5, 4.0, 4.0]
+        """
 
 
 @dataclass(frozen=True)

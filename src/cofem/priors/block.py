@@ -36,11 +36,27 @@ class Block(Prior):
     name: ClassVar[str] = "block"
 
     def check(self, n_columns: int) -> None:
-        """Refuse blocks that do not fit the dictionary."""
+        """Refuse blocks that do not fit the dictionary.
+
+        Examples
+        --------
+        >>> Block([[0, 1], [1, 2]]).check(4)
+        Traceback (most recent call last):
+            ...
+        ValueError: groups[1] repeats a coefficient; blocks must not overlap
+        """
         self.labels(n_columns)
 
     def labels(self, n_columns: int) -> np.ndarray:
-        """Return the block of each coefficient, numbered from 0, shape (D,)."""
+        """Return the block of each coefficient, numbered from 0, shape (D,).
+
+        Examples
+        --------
+        >>> Block(2).labels(5).tolist()  # the last block is shorter
+        [0, 0, 1, 1, 2]
+        >>> Block([[0, 3], [1, 4]]).labels(6).tolist()  # 2 and 5 are blocks of their own
+        [0, 1, 2, 0, 1, 3]
+        """
         return self._blocks(n_columns)[0].values
 
     def _blocks(self, n_columns: int) -> tuple[Moved, Moved]:

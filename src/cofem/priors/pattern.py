@@ -48,7 +48,15 @@ class PatternCoupled(Prior):
             as_shape(self.shape, "shape")
 
     def check(self, n_columns: int) -> None:
-        """Refuse a shape that does not hold all coefficients."""
+        """Refuse a shape that does not hold all coefficients.
+
+        Examples
+        --------
+        >>> PatternCoupled(shape=(2, 3)).check(8)
+        Traceback (most recent call last):
+            ...
+        ValueError: shape must hold 8 coefficients, got (2, 3)
+        """
         self._axes(n_columns)
 
     def _axes(self, n_columns: int) -> tuple[int, ...]:
@@ -58,7 +66,16 @@ class PatternCoupled(Prior):
         return axes
 
     def spread(self, x: Array) -> Array:
-        """Add to each entry its neighbours', times the coupling; shape (D,)."""
+        """Add to each entry its neighbours', times the coupling; shape (D,).
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> PatternCoupled(0.5).spread(np.array([0.0, 4.0, 0.0, 0.0])).tolist()
+        [2.0, 4.0, 2.0, 0.0]
+        >>> PatternCoupled(0.5, shape=(2, 2)).spread(np.array([0.0, 4.0, 0.0, 0.0])).tolist()
+        [2.0, 4.0, 0.0, 2.0]
+        """
         xp = namespace(x)
         array = xp.reshape(x, self._axes(x.shape[0]))
         total = xp.asarray(array, copy=True)

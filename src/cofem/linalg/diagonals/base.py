@@ -40,6 +40,19 @@ class Setting:
         Variances of the step before.
     solve : callable
         Solves for ``Sigma b``, b of shape (B, D), which is overwritten.
+
+    Examples
+    --------
+    Variances lie between `floor` and those of the prior, `g`:
+
+    >>> import numpy as np
+    >>> from cofem.operators import Dense
+    >>> Phi, alpha = Dense([[1.0, 0.0], [1.0, 1.0]]), np.array([1.0, 2.0])
+    >>> energy, like = Phi.column_norms() ** 2, np.zeros(1)
+    >>> setting = Setting(phi=Phi, operator=Phi, alpha=alpha, noise_var=0.5, column_energy=energy, like=like)
+    >>> Sigma = np.linalg.inv(Phi.gram(np.eye(2)) / 0.5 + np.diag(alpha))
+    >>> [np.round(bound, 3).tolist() for bound in (setting.floor, np.diag(Sigma), setting.g)]
+    [[0.2, 0.25], [0.25, 0.312], [1.0, 0.5]]
     """
 
     phi: Dictionary
@@ -78,6 +91,18 @@ class Columns:
 
     `v` has shape (B1, N) and is solved for ``Sigma beta Phi^H v``, `b` has shape (B2, D) and is solved
     for ``Sigma b`` and overwritten. `extra` is handed back to the estimator.
+
+    Examples
+    --------
+    Three probes are three systems:
+
+    >>> import numpy as np
+    >>> from cofem.linalg.diagonals import Rademacher
+    >>> from cofem.operators import Identity
+    >>> setting = Setting(Identity(8), Identity(8), np.ones(8), 0.5, np.ones(8), np.zeros(1))
+    >>> columns = Rademacher(probes=3).columns(setting, None, np.random.default_rng(0))
+    >>> columns.b.shape, columns.v is None
+    ((3, 8), True)
     """
 
     v: Array | None = None
@@ -104,6 +129,21 @@ class DiagonalEstimate:
         What was decided and why, by topic.
     figures : dict of str to float
         Entries for the history.
+
+    Examples
+    --------
+    A single probe is enough for orthogonal columns, but it cannot tell that it is:
+
+    >>> import numpy as np
+    >>> from cofem.linalg.diagonals import Rademacher
+    >>> from cofem.operators import Diagonal
+    >>> Phi, one = Diagonal([1.0, 2.0]), Rademacher(probes=1)
+    >>> setting = Setting(Phi, Phi, np.ones(2), 0.5, Phi.column_norms() ** 2, np.zeros(1))
+    >>> Sigma = np.linalg.inv(Phi.gram(np.eye(2)) / 0.5 + np.eye(2))
+    >>> columns = one.columns(setting, None, np.random.default_rng(0))
+    >>> found = one.estimate(setting, None, columns, columns.b @ Sigma)
+    >>> np.allclose(found.value, np.diag(Sigma)), found.standard_error.tolist(), found.used
+    (True, [inf, inf], 'rademacher')
     """
 
     value: Array
@@ -120,7 +160,23 @@ class DiagonalEstimate:
 
 
 class DiagonalEstimator(ABC):
-    """Estimates ``diag(Sigma)``; state goes through `carry`, never into the object."""
+    """Estimates ``diag(Sigma)``; state goes through `carry`, never into the object.
+
+    Examples
+    --------
+    One of one's own, which is exact for orthogonal columns and wants nothing solved:
+
+    >>> import numpy as np, cofem
+    >>> class Orthogonal(DiagonalEstimator):
+    ...     name = "orthogonal"
+    ...     def estimate(self, setting, carry, columns, x):
+    ...         return DiagonalEstimate(setting.floor, 0.0, used=self.name)
+    >>> Phi, y, method = np.diag([1.0, 2.0]), np.array([1.0, 1.0]), cofem.CoFEM(diagonal=Orthogonal())
+    >>> post = cofem.fit(Phi, y, noise_std=0.1, method=method)
+    >>> Sigma = np.linalg.inv(Phi.T @ Phi / 0.1**2 + np.diag(post.alpha))
+    >>> np.allclose(post.variance, np.diag(Sigma))
+    True
+    """
 
     name: ClassVar[str]
 

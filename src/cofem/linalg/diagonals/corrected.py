@@ -32,6 +32,23 @@ class Corrected(DiagonalEstimator):
         Weight of the steps before in the average, once there are enough of them.
     fast : DiagonalEstimator
         The estimate that is corrected; one that needs no probes of its own.
+
+    Examples
+    --------
+    Eight probes in each of forty steps, on columns that come in equal pairs:
+
+    >>> import numpy as np
+    >>> from cofem.operators import Dense
+    >>> Phi = Dense(np.repeat(np.random.default_rng(0).standard_normal((20, 20)), 2, axis=1))
+    >>> setting = Setting(Phi, Phi, np.ones(40), 0.5, Phi.column_norms() ** 2, np.zeros(1))
+    >>> Sigma = np.linalg.inv(Phi.gram(np.eye(40)) / 0.5 + np.eye(40))
+    >>> estimator, carry, rng = Corrected(probes=8, memory=0.98), None, np.random.default_rng(1)
+    >>> for step in range(40):
+    ...     columns = estimator.columns(setting, carry, rng)
+    ...     found = estimator.estimate(setting, carry, columns, columns.b @ Sigma)
+    ...     carry = found.carry
+    >>> bool(np.abs(found.value / np.diag(Sigma) - 1).mean() < 0.1)
+    True
     """
 
     probes: int = 8

@@ -22,6 +22,17 @@ class Exact(DiagonalEstimator):
 
     Coefficients whose prior variance is so small that together they add less than a thousandth to the
     noise are left out: their variance is that of the prior.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cofem.operators import Dense
+    >>> Phi, alpha = Dense([[1.0, 0.0], [1.0, 1.0]]), np.array([1.0, 2.0])
+    >>> setting = Setting(Phi, Phi, alpha, 0.5, Phi.column_norms() ** 2, np.zeros(1))
+    >>> found = Exact().estimate(setting, None, Columns(), None)
+    >>> Sigma = np.linalg.inv(Phi.gram(np.eye(2)) / 0.5 + np.diag(alpha))
+    >>> np.allclose(found.value, np.diag(Sigma)), found.standard_error
+    (True, 0.0)
     """
 
     name: ClassVar[str] = "exact"

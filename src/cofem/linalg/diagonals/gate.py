@@ -56,6 +56,23 @@ class Gate(DiagonalEstimator):
         Used when every fast estimator has failed.
     tolerated : float
         Mean squared relative error that is tolerated.
+
+    Examples
+    --------
+    A small dictionary is factored; a larger one, here 1024 x 1024, has a fast estimate to begin with:
+
+    >>> import numpy as np
+    >>> from cofem.operators import DCT, Dense
+    >>> Phi, gate = Dense([[1.0, 0.0], [1.0, 1.0]]), Gate()
+    >>> setting = Setting(Phi, Phi, np.ones(2), 0.5, Phi.column_norms() ** 2, np.zeros(1))
+    >>> columns = gate.columns(setting, None, np.random.default_rng(0))
+    >>> found = gate.estimate(setting, None, columns, np.zeros((0, 2)))
+    >>> Sigma = np.linalg.inv(Phi.gram(np.eye(2)) / 0.5 + np.eye(2))
+    >>> found.used, np.allclose(found.value, np.diag(Sigma))
+    ('exact', True)
+    >>> large = Setting(DCT(1024), DCT(1024), np.ones(1024), 0.5, np.ones(1024), np.zeros(1))
+    >>> [estimator.name for estimator in gate.candidates(large)]
+    ['self_consistent', 'corrected']
     """
 
     fallback: DiagonalEstimator = field(default_factory=Corrected)

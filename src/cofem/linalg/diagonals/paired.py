@@ -29,6 +29,21 @@ class Paired(DiagonalEstimator):
         Draws in each step.
     memory : float in [0, 1)
         Weight of the steps before.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cofem.operators import Dense
+    >>> Phi = Dense(np.random.default_rng(0).standard_normal((20, 40)))
+    >>> setting = Setting(Phi, Phi, np.ones(40), 0.5, Phi.column_norms() ** 2, np.zeros(1))
+    >>> Sigma = np.linalg.inv(Phi.gram(np.eye(40)) / 0.5 + np.eye(40))
+    >>> estimator = Paired(samples=200)
+    >>> columns = estimator.columns(setting, None, np.random.default_rng(1))
+    >>> x = columns.v @ Phi.to_dense() @ Sigma / 0.5  # the posterior means for the data v
+    >>> found = estimator.estimate(setting, None, columns, x)
+    >>> error = np.abs(found.value - np.diag(Sigma))
+    >>> bool((error < 4 * found.standard_error).all()), bool((error / np.diag(Sigma)).mean() < 0.1)
+    (True, True)
     """
 
     samples: int = 4

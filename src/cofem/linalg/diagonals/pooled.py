@@ -33,6 +33,19 @@ class Pooled(DiagonalEstimator):
         Probes in each step.
     groups : array of int, shape (D,), or None
         Group of each coefficient; None takes those that the operator names (wavelet subbands), or one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cofem.operators import DCT, Mask
+    >>> Phi = Mask(np.random.default_rng(0).choice(256, 64, replace=False), 256) @ DCT(256).T
+    >>> alpha = np.geomspace(1, 1000, 256)
+    >>> setting = Setting(Phi, Phi, alpha, 0.01, Phi.column_norms() ** 2, np.zeros(1))
+    >>> Sigma = np.linalg.inv(Phi.gram(np.eye(256)) / 0.01 + np.diag(alpha))
+    >>> columns = Pooled().columns(setting, None, np.random.default_rng(1))
+    >>> found = Pooled().estimate(setting, None, columns, columns.b @ Sigma)
+    >>> columns.b.shape[0], bool(np.abs(found.value / np.diag(Sigma) - 1).mean() < 0.1)  # from one probe
+    (1, True)
     """
 
     probes: int = 1

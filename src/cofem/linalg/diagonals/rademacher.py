@@ -73,6 +73,20 @@ class Rademacher(DiagonalEstimator):
         What the probes are multiplied by. None takes the inverse of the last standard deviations.
     clip : bool
         Keep the estimate within its exact bounds, or (as in the paper's code) only non-negative.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cofem.operators import Dense
+    >>> Phi = Dense(np.random.default_rng(0).standard_normal((20, 40)))
+    >>> setting = Setting(Phi, Phi, np.ones(40), 0.5, Phi.column_norms() ** 2, np.zeros(1))
+    >>> Sigma = np.linalg.inv(Phi.gram(np.eye(40)) / 0.5 + np.eye(40))
+    >>> estimator = Rademacher(probes=100)
+    >>> columns = estimator.columns(setting, None, np.random.default_rng(1))
+    >>> found = estimator.estimate(setting, None, columns, columns.b @ Sigma)  # solved by CG in a fit
+    >>> error = np.abs(found.value - np.diag(Sigma))
+    >>> bool((error < 4 * found.standard_error).all()), bool((error / np.diag(Sigma)).mean() < 0.1)
+    (True, True)
     """
 
     probes: int = 20
