@@ -7,6 +7,7 @@ import pytest
 import scipy.sparse
 
 import cofem
+from cofem.experiments import problems
 from cofem.inference.acceleration import evidence_gradient, extrapolate, overshot, slope_along
 from cofem.linalg.diagonals import (
     DIAGONALS,
@@ -20,7 +21,7 @@ from cofem.linalg.diagonals import (
     Setting,
 )
 from cofem.linalg.diagonals.exact import exact_variances
-from cofem.linalg.diagonals.gate import n_check_probes, squared_error
+from cofem.linalg.diagonals.gate import Verdict, _judged, n_check_probes, squared_error
 from cofem.linalg.lanczos import spectral_density
 from cofem.linalg.system import PosteriorSystem
 from cofem.operators import DCT, FFT, Convolution, Dense, Mask, Sparse, Wavelet
@@ -229,17 +230,50 @@ def test_gate_keeps_the_fast_estimator_on_incoherent_dictionaries(monkeypatch, c
     assert case.nrmse(post.mean) < 2.5
 
 
-def test_gate_leaves_the_fast_estimator_on_a_dictionary_that_breaks_it(monkeypatch):
+@pytest.mark.parametrize(("medium", "instead"), [(2**23, "exact"), (0, "corrected")])
+def test_gate_leaves_the_fast_estimator_on_a_dictionary_that_breaks_it(monkeypatch, medium, instead):
+    monkeypatch.setattr("cofem.linalg.diagonals.gate.MEDIUM_ENTRIES", medium)
     rng = np.random.default_rng(0)
     Phi = np.repeat(rng.standard_normal((256, 512)) / 16, 2, axis=1)
     z = np.zeros(1024)
     z[rng.choice(1024, 20, replace=False)] = 1
     y = Phi @ z + 0.01 * rng.standard_normal(256)
     post = fit_with_gate(monkeypatch, Phi, y, 0.01, max_iter=40)
-    assert "corrected" in post.history["diagonal"]
-    assert "failed" in str(post.status)
     switch = int(np.argmax(post.history["diagonal"] == "check probes"))
-    assert post.history["diagonal_error"][switch] > 0.01
+    assert set(post.history["diagonal"][switch + 1 :]) == {instead}
+    assert post.history["diagonal_error"][switch] > 0.05
+    assert "because 'self_consistent' failed" in str(post.status)
+
+
+def test_a_fit_that_was_misled_starts_over(monkeypatch):
+    case = dct_case(D=2048)
+    settings = {"noise_std": case.noise_std, "rng": 0, "max_iter": 12, "tol": 0.0}
+    exact = cofem.fit(case.Phi, case.y, method=cofem.CoFEM(diagonal="exact"), **settings)
+    # A gate that tolerates nothing fails at its first check, in step 2.
+    method = cofem.CoFEM(diagonal=Gate(tolerated=-100.0))
+    post = cofem.fit(case.Phi, case.y, method=method, **settings | {"max_iter": 14})
+    assert post.history["diagonal"].tolist() == ["self_consistent", "check probes"] + 12 * ["exact"]
+    np.testing.assert_array_equal(post.mean, exact.mean)
+    np.testing.assert_array_equal(post.alpha, exact.alpha)
+
+
+def test_gate_sees_errors_in_the_few_coefficients_that_are_not_zero():
+    """Neighbours share a spike, and the fast estimate led to a worse optimum: NRMSE 12.6 % against 7.4 %."""
+    case = problems.blur(2048, seed=0, width=2.5)
+    post = cofem.fit(
+        case.Phi, case.y, noise_std=case.noise_std, method=cofem.CoFEM(), rng=0, max_iter=8, tol=0.0
+    )
+    assert post.history["diagonal"][-1] == "exact"
+
+
+def test_checks_that_leave_doubt_are_repeated_and_taken_together():
+    verdict = _judged(Verdict(steps=2), error=0.1, standard_error=0.03, tolerated=0.05)
+    assert (verdict.doubtful, verdict.next_check) == (1, 3)
+    verdict = _judged(verdict._replace(steps=3), error=0.12, standard_error=0.04, tolerated=0.05)
+    assert (verdict.error, verdict.standard_error) == pytest.approx((0.11, 0.025))
+    assert (verdict.doubtful, verdict.next_check, verdict.checks) == (2, 4, 2)
+    verdict = _judged(verdict._replace(steps=4), error=-0.1, standard_error=0.01, tolerated=0.05)
+    assert (verdict.doubtful, verdict.next_check) == (0, 9)
 
 
 def test_check_probes_grow_fewer_with_the_number_of_coefficients():
@@ -250,13 +284,24 @@ def test_check_probes_grow_fewer_with_the_number_of_coefficients():
     assert [count(2**k) for k in (10, 14, 18)] == [8, 5, 2]
 
 
-def test_every_registered_estimator_runs_in_a_fit():
+@pytest.mark.parametrize("name", DIAGONALS)
+@pytest.mark.parametrize("n_tasks", [1, 3])
+@pytest.mark.parametrize("form", ["primal", "dual"])
+def test_every_registered_estimator_gives_the_variances_of_a_fit(name, n_tasks, form):
     case = dct_case(D=256, noise_std=0.02)
-    for name in DIAGONALS:
-        post = cofem.fit(
-            case.Phi, case.y, noise_std=0.02, method=cofem.CoFEM(diagonal=name), rng=0, max_iter=40
-        )
-        assert case.nrmse(post.mean) < 15, name
+    method = cofem.CoFEM(diagonal=name, form=form)
+    noise = 0.02 * np.random.default_rng(0).standard_normal((case.y.size, n_tasks))
+    y = case.y if n_tasks == 1 else (case.Phi @ case.z)[:, None] + noise
+    prior = {} if n_tasks == 1 else {"prior": cofem.MultiTask()}
+    post = cofem.fit(case.Phi, y, noise_std=0.02, method=method, rng=0, max_iter=40, **prior)
+    assert case.nrmse(post.mean if n_tasks == 1 else post.mean.mean(axis=1)) < 15
+    _, covariance = exact_posterior(case.Phi, case.y, post.alpha, 0.02)
+    error = post.variance.reshape(256, n_tasks)[:, 0] / np.diagonal(covariance) - 1
+    assert np.sqrt(np.mean(error**2)) < 0.5
+    assert abs(np.mean(error)) < 0.15
+
+
+def test_an_unknown_estimator_is_refused():
     with pytest.raises(ValueError, match="diagonal"):
         cofem.CoFEM(diagonal="magic")
 

@@ -378,6 +378,19 @@ def test_conjugate_gradients_out_of_steps_are_told() -> None:
     assert np.isfinite(post.mean).all()
 
 
+@pytest.mark.parametrize("cg_iterations", [1, 3, 10])
+@pytest.mark.parametrize("form", ["auto", "primal"])
+@pytest.mark.filterwarnings("ignore::cofem.ConvergenceWarning")
+def test_systems_that_are_cut_short_do_not_feed_on_themselves(cg_iterations: int, form: Any) -> None:
+    """A mean that was too large used to be the start of the next, up to 1e11 times what it should be."""
+    rng = np.random.default_rng(0)
+    Phi, y = rng.standard_normal((50, 100)), rng.standard_normal(50)
+    method = cofem.CoFEM(cg_iterations=cg_iterations, form=form)
+    post = cofem.fit(Phi, y, noise_std=0.01, method=method, rng=0)
+    assert post.status.code is not cofem.StatusCode.FAILED
+    assert np.linalg.norm(Phi @ post.mean) < 100 * np.linalg.norm(y)
+
+
 @pytest.mark.parametrize("method", ["cofem", "em", "irls", "vi", "seq", "amp"])
 def test_ill_conditioned_single_precision(method: str) -> None:
     rng = np.random.default_rng(0)

@@ -64,6 +64,39 @@ def test_warm_starts_cost_less_in_both_forms():
         assert cold.cg.iterations[0] > 4
 
 
+def guess(case, alpha, form, factor):
+    """Return a multiple of the solution for the data, as an initial guess."""
+    mean, _ = exact_posterior(case.Phi, case.y, alpha, case.noise_std)
+    if form == "primal":
+        return {"x0": factor * mean[None]}
+    Phi = Dense(case.Phi).array if isinstance(case.Phi, np.ndarray) else case.Phi.to_dense()
+    return {"dual0": factor * ((case.y - Phi @ mean) / case.noise_std**2)[None]}
+
+
+@pytest.mark.parametrize("form", ["primal", "dual"])
+@pytest.mark.parametrize("name", CASES)
+def test_a_guess_for_the_first_columns_leaves_the_others_alone(name, form):
+    case = CASES[name]
+    system, alpha = make(case, form)
+    draws = np.random.default_rng(2).standard_normal((2, case.y.size))
+    v = np.vstack([case.y, draws.astype(case.y.dtype)])
+    wanted = [exact_posterior(case.Phi, row, alpha, case.noise_std)[0] for row in v]
+    solution = system.solve(v, tol=1e-9, max_iter=5000, **guess(case, alpha, form, 0.9))
+    assert np.allclose(solution.x, wanted, atol=1e-6 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("form", ["primal", "dual"])
+@pytest.mark.parametrize("factor", [-1.0, 1e3])
+@pytest.mark.parametrize("name", CASES)
+def test_a_guess_far_worse_than_zero_is_not_used(name, factor, form):
+    case = CASES[name]
+    system, alpha = make(case, form)
+    settings = {"tol": 1e-9, "max_iter": 2}
+    cold = system.solve(case.y[None], **settings)
+    warm = system.solve(case.y[None], **settings, **guess(case, alpha, form, factor))
+    np.testing.assert_array_equal(warm.x, cold.x)
+
+
 def test_dual_form_survives_float32_at_high_signal_to_noise():
     case = dense_case(D=256, f=4)
     phi32 = Dense(case.Phi.astype(np.float32))

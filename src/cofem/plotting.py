@@ -60,6 +60,10 @@ class _Display:
         ...     os.listdir(folder)
         ['recovery.pdf']
         """
+        if self.figure_ is None:
+            raise RuntimeError(
+                f"nothing is drawn yet: call plot() of the {type(self).__name__} before save()"
+            )
         self.figure_.savefig(path, dpi=dpi)
 
 
@@ -419,7 +423,8 @@ class ImageDisplay(_Display):
         self.ax_ = np.atleast_1d(ax)
         self.figure_ = self.ax_[0].figure
         grey = [image for title, image in self.panels.items() if title != self.UNCERTAINTY]
-        low, high = min(map(np.nanmin, grey)), max(map(np.nanmax, grey))
+        low = min(map(np.nanmin, grey), default=0.0)
+        high = max(map(np.nanmax, grey), default=1.0)
         for axes, (title, image) in zip(self.ax_, self.panels.items(), strict=True):
             if title == self.UNCERTAINTY:
                 shown = axes.imshow(image, cmap="magma", vmin=0)

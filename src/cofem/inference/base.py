@@ -149,6 +149,10 @@ class Method(ABC):
     def step(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         """Go from one state to the next."""
 
+    def restarts(self, state: State) -> bool:
+        """Tell whether the steps so far were misled, and the next one is to begin from the start again."""
+        return False
+
     def finish(
         self, problem: Problem, state: State, ended: StatusCode, rng: np.random.Generator
     ) -> tuple[State, Info]:

@@ -39,6 +39,8 @@ class Carry(NamedTuple):
     diagonal: Any = None
     #: Whether the next variances will be free of noise.
     quiet: bool = False
+    #: Whether the variances so far turned out to be wrong.
+    misled: bool = False
 
 
 @dataclass(frozen=True)
@@ -185,6 +187,10 @@ class CoFEM(ExpectationMaximisation):
         """Extrapolate while the variances are free of noise."""
         return self.accelerate and state.carry.quiet
 
+    def restarts(self, state: State) -> bool:
+        """Start over once the variances turned out to be wrong: they may have led to another optimum."""
+        return state.carry is not None and state.carry.misled
+
     def expectation(self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator) -> Moments:
         """Solve for the mean and for what the estimator needs in one batch."""
         estimator, carry = self.estimator(problem), state.carry or Carry()
@@ -239,6 +245,7 @@ class CoFEM(ExpectationMaximisation):
             remember_steps(carry.steps, system.form, iterations),
             estimate.carry,
             estimator.quiet(estimate.carry),
+            estimate.misled,
         )
         info = Info(
             cg_iterations=iterations,

@@ -172,7 +172,8 @@ def run(
 ) -> Outcome:
     """Step `method` until the mean settles, a callback stops it or the steps run out.
 
-    `start_alpha` makes the precisions to start from: made here, they need not outlive the first step.
+    `start_alpha` makes the precisions to start from: made here, they need not outlive the first step; a
+    method that was misled may ask for them again.
     With a `noise` rule the noise is set anew after every step, and must settle as well. With a `record` the
     run goes on from there. `keep` is handed a record after every step.
     """
@@ -196,6 +197,8 @@ def run(
                     f"(tol={record.limit:.2g}). Raise max_iter to go on",
                 )
                 break
+            if state.mean is not None and method.restarts(state):
+                state = State(start_alpha(), carry=state.carry)
             step = _step(problem, method, state, rng, tol, noise, record.before)
             if step.info.end is StatusCode.FAILED:
                 why = f"step {iteration} failed and was undone: {step.info.message}"

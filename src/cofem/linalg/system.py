@@ -140,10 +140,11 @@ class PosteriorSystem:
             Tolerance of each column.
         max_iter : int
             CG steps at the most.
-        x0 : array of shape (B1, D), optional
-            Initial guess for the columns of `v`, used by the primal form, and overwritten by it.
-        dual0 : array of shape (B1, N), optional
-            Initial guess for the columns of `v`, used by the dual form.
+        x0 : array of shape (B0, D), optional
+            Initial guess for the first B0 columns of `v`, used by the primal form, and overwritten by it. A
+            guess that is far worse than zero is not used.
+        dual0 : array of shape (B0, N), optional
+            The same for the dual form.
         norm : {"posterior", "frobenius"}
             The posterior's energy norm ``||x - x*||_A`` of each column, or the paper's one residual norm
             for all columns together.
@@ -217,7 +218,17 @@ class PosteriorSystem:
             data = self.phi.adjoint(v)
         else:
             # The residual of the data first: no more products than the residual of the system costs anyway.
-            data = add_product(self.phi.adjoint(v - self.phi.forward(x0)), -noise_var, alpha, x0)
+            guessed = slice(0, x0.shape[0])
+            fitted = self.phi.forward(x0)
+            along = real_dot(v[guessed, :], fitted)
+            misfit = namespace(v).asarray(v, copy=True)
+            misfit[guessed, :] -= fitted
+            del fitted
+            data = self.phi.adjoint(misfit)
+            del misfit
+            left = add_product(data[guessed, :], -noise_var, alpha, x0)
+            if _far_off(along, along - real_dot(left, x0)):
+                data, x0 = self.phi.adjoint(v), None
         residual = _stack([part for part in (data, b) if part is not None])
         if norm == "posterior":
             measure = self._whitened_residual(n_data)
@@ -267,9 +278,13 @@ class PosteriorSystem:
         measure = (
             frobenius_residual(residual) if norm == "frobenius" else self._dual_residual(n_data, prior_energy)
         )
-        start = None if dual0 is None else _extended(dual0, residual)
+        start = None
         if dual0 is not None:
-            residual[:n_data, :] -= apply(dual0)
+            product = apply(dual0)
+            guessed = residual[: dual0.shape[0], :]
+            if not _far_off(real_dot(dual0, guessed), real_dot(dual0, product)):
+                start = _extended(dual0, residual)
+                guessed -= product
         cg = conjugate_gradients(
             apply, residual, tol=tol, max_iter=max_iter, min_iter=1, measure=measure, x0=start
         )
@@ -304,6 +319,21 @@ class PosteriorSystem:
             return _root_ratio(squared, np.where(is_data, n_rows, energy))
 
         return measure
+
+
+#: A guess x of the solution x* may have ``x^H A x`` up to this many times ``Re x^H b``; above 2 it is worse
+#: than zero, but early in a fit that often is no harm, and a few steps less than from zero.
+FAR_OFF = 30.0
+
+
+def _far_off(along: np.ndarray, energy: np.ndarray) -> bool:
+    """Tell from ``Re x^H b`` and ``x^H A x`` whether guesses x are too bad to start from.
+
+    Without a bound, solutions that are cut short may feed on themselves: a mean that is too large makes the
+    next precisions too small, and the next solution starts from there. With it, no start is larger than
+    `FAR_OFF` times the solution, in the norm of A.
+    """
+    return bool((energy > FAR_OFF * along).any())
 
 
 #: Numbers in one array of a batch up to which more columns at once are a gain, for operators that only

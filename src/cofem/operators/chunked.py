@@ -92,7 +92,7 @@ class RowChunked(Operator):
             for _, chunk in self._chunks():
                 total += np.einsum("ij,ij->j", chunk.conj(), chunk).real
             self._norms = np.sqrt(total)
-        return self._norms
+        return self._norms.copy()
 
     _norms: np.ndarray | None = None
 

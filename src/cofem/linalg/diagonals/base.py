@@ -129,6 +129,8 @@ class DiagonalEstimate:
         What was decided and why, by topic.
     figures : dict of str to float
         Entries for the history.
+    misled : bool
+        Whether this and the estimates before turned out to be wrong.
 
     Examples
     --------
@@ -152,6 +154,7 @@ class DiagonalEstimate:
     used: str = ""
     notes: dict[str, str] = field(default_factory=dict)
     figures: dict[str, float] = field(default_factory=dict)
+    misled: bool = False
 
     @property
     def standard_error(self) -> Array | float:

@@ -75,12 +75,13 @@ def exact_variances(columns: np.ndarray, g: np.ndarray, noise_var: float) -> np.
     scaled = columns * np.sqrt(g)[:, None]
     if d <= n:
         # I + beta G^1/2 Phi^H Phi G^1/2, whose inverse has the shares 1 - gamma on its diagonal
-        matrix = scaled.conj() @ scaled.T / noise_var
+        matrix = conj(scaled) @ scaled.T  # of an array with itself, half the work
+        matrix /= noise_var
         matrix[np.diag_indices_from(matrix)] += 1
         factor = linalg.cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
-        inverse = linalg.solve_triangular(factor, np.eye(d), lower=True, check_finite=False)
+        inverse, _ = linalg.lapack.get_lapack_funcs("trtri", (factor,))(factor, lower=1, overwrite_c=1)
         return g * np.einsum("ij,ij->j", inverse.conj(), inverse).real
-    matrix = scaled.T @ scaled.conj()
+    matrix = scaled.T @ conj(scaled)
     matrix[np.diag_indices_from(matrix)] += noise_var
     factor = linalg.cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
     white = linalg.solve_triangular(factor, scaled.T, lower=True, check_finite=False)
