@@ -26,8 +26,9 @@ Array = Any
 TOLERATED = 0.1
 #: Entries of Phi up to which the exact diagonal is used outright.
 SMALL_ENTRIES = 2**18
-#: Entries and shorter side of Phi up to which the exact diagonal takes over from a fast one that failed.
-MEDIUM_ENTRIES, MEDIUM_SIDE = 2**23, 2**11
+#: Entries of Phi, and multiplications for a matrix of its shorter side, up to which the exact diagonal takes
+#: over from a fast one that failed: at the most about a second in each step.
+MEDIUM_ENTRIES, MEDIUM_WORK = 2**23, 2**33
 
 
 class Verdict(NamedTuple):
@@ -99,7 +100,8 @@ class Gate(DiagonalEstimator):
         if n * d <= SMALL_ENTRIES:
             return (Exact(),)
         grouped = () if setting.operator.groups is None else (Pooled(),)
-        medium = n * d <= MEDIUM_ENTRIES and min(n, d) <= MEDIUM_SIDE
+        work = min(n, d) * n * d * (4 if setting.operator.is_complex else 1)
+        medium = n * d <= MEDIUM_ENTRIES and work <= MEDIUM_WORK
         return (SelfConsistent(), *grouped, Exact() if medium else self.fallback)
 
     def _current(self, setting: Setting, verdict: Verdict) -> DiagonalEstimator:
@@ -152,7 +154,9 @@ class Gate(DiagonalEstimator):
                 # The check probes are direct estimates themselves: use them for this step.
                 value = setting.clip(estimate.value * _mean_of_rows(ratios))
                 misled = True
-                verdict = verdict._replace(failed=(*verdict.failed, current.name), doubtful=0, inner=None)
+                verdict = verdict._replace(
+                    steps=0, next_check=2, doubtful=0, failed=(*verdict.failed, current.name), inner=None
+                )
                 estimate = DiagonalEstimate(value, estimate.uncertainty, used="check probes")
         verdict = verdict._replace(exact=self._current(setting, verdict).name == "exact")
         return DiagonalEstimate(
