@@ -11,7 +11,7 @@ from scipy import linalg
 from cofem.inference.base import ExpectationMaximisation, Info, Moments, State
 from cofem.inference.evidence import log_evidence
 from cofem.inference.problem import Problem
-from cofem.linalg.direct import safe_cholesky
+from cofem.linalg.direct import product, safe_cholesky
 
 Array = Any
 
@@ -65,11 +65,11 @@ class EM(ExpectationMaximisation):
         matrix[np.diag_indices_from(matrix)] += alpha
         factor = safe_cholesky(matrix)
         y = columns(problem)
-        mean = linalg.cho_solve((factor, True), beta * (phi.conj().T @ y), check_finite=False)
+        mean = linalg.cho_solve((factor, True), beta * product(phi, y, adjoint=True), check_finite=False)
         log_det_a = 2 * float(np.sum(np.log(np.diagonal(factor).real)))
         variance = _inverse_diagonal(factor)
         log_det = log_det_a + problem.n_rows * np.log(problem.noise_var) - float(np.sum(np.log(alpha)))
-        quadratic = beta * float(np.vdot(y, y - phi @ mean).real)
+        quadratic = beta * float(np.vdot(y, y - product(phi, mean)).real)
         info = Info(figures={"log_evidence": log_evidence(problem, log_det, quadratic)})
         real = problem.real_dtype
         return Moments(as_mean(mean, problem), variance.astype(real), gram, info)

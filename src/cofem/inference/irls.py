@@ -12,7 +12,7 @@ from cofem.inference.base import ExpectationMaximisation, Info, Moments, State
 from cofem.inference.em import as_mean, columns
 from cofem.inference.evidence import log_evidence
 from cofem.inference.problem import Problem
-from cofem.linalg.direct import safe_cholesky
+from cofem.linalg.direct import covariance_of_data, product, safe_cholesky
 
 Array = Any
 
@@ -59,12 +59,10 @@ class IRLS(ExpectationMaximisation):
     def expectation(self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator) -> Moments:
         """Factor C and whiten Phi with it."""
         phi, g = problem.dense, 1 / alpha.astype(np.float64)
-        covariance = (phi * g) @ phi.conj().T
-        covariance[np.diag_indices_from(covariance)] += problem.noise_var
-        factor = safe_cholesky(covariance)
+        factor = safe_cholesky(covariance_of_data(phi, 1.0, g, problem.noise_var))
         white_y = linalg.solve_triangular(factor, columns(problem), lower=True, check_finite=False)
         white_phi = linalg.solve_triangular(factor, phi, lower=True, check_finite=False)
-        mean = g[:, None] * (white_phi.conj().T @ white_y)
+        mean = g[:, None] * product(white_phi, white_y, adjoint=True)
         explained = g * np.einsum("ij,ij->j", white_phi.conj(), white_phi).real
         # gamma = explained is at most 1; what rounding leaves of 1 - gamma is bounded from below by
         # the variance a coefficient would have if all others were known.

@@ -15,12 +15,15 @@ from cofem.inference.irls import IRLS
 from cofem.inference.problem import Problem
 from cofem.inference.seq import Seq
 from cofem.inference.vi import VI
+from cofem.linalg.direct import stored_matrix
 
 METHODS: dict[str, type[Method]] = {method.name: method for method in (EM, IRLS, AMP, VI, Seq, CoFEM)}
 
-#: Side of the matrix an exact method factors, up to which it is chosen by itself: with dense dictionaries
-#: `irls` was faster than `cofem` up to N = 256 (1.1 s against 3.1 s), slower from N = 512 on (3.3 s, 1.4 s).
+#: Side of the matrix an exact method factors, up to which it is chosen by itself: with fast transforms `irls`
+#: took 0.3 s and `cofem` 0.7 s at N = 256, but 1.3 s and 0.1 s at N = 512 (DCT, D = 4 N).
 EXACT_SIDE = 256
+#: The same where Phi is a matrix: 1.3 s and 1.6 s at N = 512, 8.8 s and 6.2 s at N = 1024.
+EXACT_SIDE_OF_MATRIX = 512
 
 
 def get_method(method: Any, problem: Problem) -> tuple[Method, str]:
@@ -48,6 +51,7 @@ def choose_method(problem: Problem) -> tuple[Method, str]:
     exact = EM(accelerate=True) if d <= n else IRLS(accelerate=True)
     side, limit = min(n, d), available_bytes()
     fits = limit is None or exact.memory(problem)[0] < 0.5 * limit
-    if side <= EXACT_SIDE and n * d <= EXACT_SIDE * 16384 and fits:
+    largest = EXACT_SIDE if stored_matrix(problem.phi.operator) is None else EXACT_SIDE_OF_MATRIX
+    if side <= largest and n * d <= EXACT_SIDE * 16384 and fits:
         return exact, f"method 'auto' chose '{exact.name}': exact, and its {side} x {side} matrix is small"
     return CoFEM(), f"method 'auto' chose 'cofem': a {side} x {side} matrix would cost more than it saves"

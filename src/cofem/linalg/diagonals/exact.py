@@ -11,6 +11,7 @@ from scipy import linalg
 
 from cofem._arrays import Array, conj, in_precision, namespace
 from cofem.linalg.diagonals.base import Columns, DiagonalEstimate, DiagonalEstimator, Setting
+from cofem.linalg.direct import rank_update
 
 #: Coefficients count as gone when all of them together explain less than this share of the noise.
 NEGLIGIBLE = 1e-3
@@ -73,15 +74,15 @@ def exact_variances(columns: np.ndarray, g: np.ndarray, noise_var: float) -> np.
     """
     d, n = columns.shape
     scaled = columns * np.sqrt(g)[:, None]
+    update, adjoint = rank_update(scaled.dtype)
     if d <= n:
         # I + beta G^1/2 Phi^H Phi G^1/2, whose inverse has the shares 1 - gamma on its diagonal
-        matrix = conj(scaled) @ scaled.T  # of an array with itself, half the work
-        matrix /= noise_var
+        matrix = update(1 / noise_var, scaled.T, trans=adjoint, lower=1)
         matrix[np.diag_indices_from(matrix)] += 1
         factor = linalg.cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
         inverse, _ = linalg.lapack.get_lapack_funcs("trtri", (factor,))(factor, lower=1, overwrite_c=1)
         return g * np.einsum("ij,ij->j", inverse.conj(), inverse).real
-    matrix = scaled.T @ conj(scaled)
+    matrix = update(1.0, scaled.T, lower=1)
     matrix[np.diag_indices_from(matrix)] += noise_var
     factor = linalg.cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
     white = linalg.solve_triangular(factor, scaled.T, lower=True, check_finite=False)
