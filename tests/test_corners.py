@@ -11,7 +11,7 @@ import scipy.sparse
 import scipy.sparse.linalg as sla
 
 import cofem
-from cofem import _memory
+from cofem import _memory, plotting
 from cofem.inference.base import State
 from cofem.linalg.system import PosteriorSystem
 from cofem.operators import (
@@ -29,6 +29,7 @@ from cofem.operators import (
     vstack,
 )
 from cofem.operators.blocks import BlockDCT
+from cofem.operators.chunked import Chunked
 from cofem.operators.squares import Constant
 
 from .problems import dense_case
@@ -275,3 +276,21 @@ def test_bytes_in_words() -> None:
         "2.5 MB",
         "30 TB",
     ]
+
+
+def test_a_panel_of_uncertainty_alone_is_drawn() -> None:
+    display = plotting.ImageDisplay({plotting.ImageDisplay.UNCERTAINTY: np.full((4, 4), 0.1)}).plot()
+    assert [ax.get_title() for ax in display.ax_] == ["standard deviation"]
+
+
+def test_saving_what_was_not_drawn_says_so(tmp_path: Path) -> None:
+    display = plotting.RecoveryDisplay(np.ones(2), np.ones(2))
+    with pytest.raises(RuntimeError, match="call plot"):
+        display.save(tmp_path / "nothing.png")
+
+
+def test_column_norms_are_the_callers_own() -> None:
+    chunked = Chunked(np.ones((4, 3)), rows=2)
+    norms = chunked.column_norms()
+    norms[:] = 7
+    assert chunked.column_norms().tolist() == [2.0, 2.0, 2.0]
