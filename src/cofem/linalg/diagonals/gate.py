@@ -68,7 +68,7 @@ class Gate(DiagonalEstimator):
     Parameters
     ----------
     fallback : DiagonalEstimator
-        Used when every fast estimator has failed.
+        Used on large dictionaries when every fast estimator has failed; on medium ones it is `exact`.
     tolerated : float
         Mean squared relative error of the variances that is tolerated on large dictionaries, a fifth of what
         is tolerated on medium ones.
