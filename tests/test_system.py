@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from cofem.linalg.large_columns import large_columns
 from cofem.linalg.system import PosteriorSystem, choose_form
 from cofem.operators import Dense
 
@@ -12,7 +13,10 @@ def make(case, form, spread=3.0, seed=0):
     rng = np.random.default_rng(seed)
     g = 10 ** rng.uniform(-spread, 0, phi.shape[1])
     curvature = phi.column_norms() ** 2
-    return PosteriorSystem(phi, 1 / g, case.noise_std**2, form, curvature), 1 / g
+    large = None
+    if form == "dual with large columns":
+        large, form = large_columns(phi, g, curvature, case.noise_std**2), "dual"
+    return PosteriorSystem(phi, 1 / g, case.noise_std**2, form, curvature, large_columns=large), 1 / g
 
 
 CASES = {
@@ -23,9 +27,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("form", ["primal", "dual"])
+@pytest.mark.parametrize("form", ["primal", "dual", "dual with large columns"])
 @pytest.mark.parametrize("name", CASES)
-def test_both_forms_give_the_exact_mean_and_covariance_products(name, form):
+def test_all_forms_give_the_exact_mean_and_covariance_products(name, form):
     case = CASES[name]
     system, alpha = make(case, form)
     mean, covariance = exact_posterior(case.Phi, case.y, alpha, case.noise_std)
@@ -36,7 +40,7 @@ def test_both_forms_give_the_exact_mean_and_covariance_products(name, form):
     assert np.allclose(solution.x[1:], b @ covariance.T, atol=1e-5 * np.abs(covariance).max())
 
 
-@pytest.mark.parametrize("form", ["primal", "dual"])
+@pytest.mark.parametrize("form", ["primal", "dual", "dual with large columns"])
 @pytest.mark.parametrize("name", CASES)
 def test_tolerance_bounds_the_error_in_the_posteriors_norm(name, form):
     case = CASES[name]

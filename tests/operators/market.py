@@ -144,6 +144,8 @@ MARKET |= {
     "blurred wavelet": Mask([0, 3, 5, 6], 8) @ Convolution(_real(3), 8) @ Wavelet(8, "haar").T,
     "scaled columns": DCT(6).T @ Diagonal(_real(6)),
     "scaled rows": Diagonal(_complex(4)) @ Dense(_real(4, 5)),
+    "scaled columns of a matrix": Dense(_real(4, 5)) @ Diagonal(_complex(5)),
+    "centred and scaled": Centred(Sparse(_sparse(6, 4, np.float64))) @ Diagonal(_real(4)),
     "picked columns": Dense(_real(4, 6)) @ Mask([5, 0, 2], 6).H,
     "product of dense": Dense(_real(4, 6)) @ Dense(_real(6, 3)),
     "unitary on the left": FFT(4) @ Dense(_real(4, 5)),

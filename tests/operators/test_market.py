@@ -154,6 +154,7 @@ def test_abs2_has_the_squared_entries(operator: Operator, dense: np.ndarray) -> 
 
 def test_columns(operator: Operator, dense: np.ndarray) -> None:
     indices = [operator.shape[1] - 1, 0, 0]
+    assert operator.columns(indices).dtype == operator.dtype
     assert_close(operator.columns(indices), dense.T[indices], operator)
 
 

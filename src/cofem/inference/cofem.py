@@ -7,11 +7,12 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from cofem._arrays import as_rows, namespace
+from cofem._arrays import as_rows, namespace, reciprocal
 from cofem.inference.base import ExpectationMaximisation, Info, Moments, State
 from cofem.inference.problem import Problem
 from cofem.linalg.cg import CGResult, join_results
 from cofem.linalg.diagonals import DIAGONALS, DiagonalEstimator, Rademacher, Setting
+from cofem.linalg.large_columns import large_columns
 from cofem.linalg.probes import ProbeDistribution
 from cofem.linalg.system import Form, PosteriorSystem, choose_form, columns_at_once, remember_steps
 from cofem.status import StatusCode
@@ -20,6 +21,10 @@ Array = Any
 
 #: Accuracy of the final mean: its error in the posterior's energy norm, root mean square over N.
 FINAL_TOL = 0.02
+#: With the large columns in a preconditioner, what is left of the residual lies where the bound on the error is
+#: sharp; without it the error is a few times smaller than the bound. (On kinds of dictionary with correlated or
+#: unequal columns the final NRMSE was 3 % larger without this factor; it costs one or two CG steps.)
+TIGHTER = 0.4
 
 
 BROKEN = (
@@ -71,7 +76,8 @@ class CoFEM(ExpectationMaximisation):
         Tolerance of the probes, relative to the solution in the posterior's energy norm.
     preconditioner : {"auto", "none", "spectral", "jacobi"}
         For the primal form: ``beta c + alpha`` with c the squared norm of Phi (`spectral`) or of each
-        column (`jacobi`). `auto` takes `spectral` for orthonormal rows, else `jacobi`.
+        column (`jacobi`). `auto` takes `spectral` for orthonormal rows, else `jacobi`, and for the dual form
+        the columns that stand out, if Phi stores its columns; see `cofem.linalg.large_columns`.
     form : {"auto", "primal", "dual"}
         Which linear system to iterate on; see `cofem.linalg.system`.
     warm_start : bool
@@ -114,7 +120,10 @@ class CoFEM(ExpectationMaximisation):
 
     name: ClassVar[str] = "cofem"
     any_array: ClassVar[bool] = True
-    noise_tol: ClassVar[float] = 0.03
+    # Looser than where steps are exact: chosen on 12 problems of each of seven kinds of dictionary, where it
+    # lowered the final NRMSE by 0 to 3 % and saved a step or two.
+    noise_tol: ClassVar[float] = 0.04
+    spread: ClassVar[float] = 1.25
 
     def __post_init__(self) -> None:
         for field in ("probes", "cg_iterations"):
@@ -219,10 +228,11 @@ class CoFEM(ExpectationMaximisation):
         v = y if wanted.v is None else xp.concat([y, wanted.v])
         n_probes = v.shape[0] - n_tasks + (0 if wanted.b is None else wanted.b.shape[0])
         each = self.stop == "each"
+        tol = self.cg_tol if system.large_columns is None else TIGHTER * self.cg_tol
         solution = system.solve(
             v,
             wanted.b,
-            tol=np.repeat([self.cg_tol, self.probe_tol], [n_tasks, n_probes]) if each else self.cg_tol,
+            tol=np.repeat([tol, self.probe_tol], [n_tasks, n_probes]) if each else tol,
             max_iter=self.cg_iterations,
             norm="posterior" if each else "frobenius",
             **self._start(system, state, alpha),
@@ -292,13 +302,16 @@ class CoFEM(ExpectationMaximisation):
             form = choose_form(problem.phi.operator, alpha, problem.noise_var, problem.real_dtype, steps)
         else:
             form = self.form
-        kind = self.preconditioner
-        if kind == "auto":
+        kind, large = self.preconditioner, None
+        if kind == "auto" and form == "dual":
+            energy, noise_var = problem.column_energy, problem.noise_var
+            large = large_columns(problem.phi.operator, reciprocal(alpha), energy, noise_var)
+        elif kind == "auto":
             kind = "jacobi" if problem.phi.operator.facts.row_gram is None else "spectral"
         curvature: Any = problem.column_energy if kind == "jacobi" else problem.gain
         at_once = columns_at_once(problem.phi.operator)
         return PosteriorSystem(
-            problem.phi, alpha, problem.noise_var, form, curvature, kind != "none", at_once
+            problem.phi, alpha, problem.noise_var, form, curvature, kind != "none", at_once, large
         )
 
 

@@ -36,6 +36,7 @@ from cofem.linalg.cg import (
     join_results,
     real_dot,
 )
+from cofem.linalg.large_columns import LargeColumns
 from cofem.operators import Operator
 
 Array = Any
@@ -99,6 +100,8 @@ class PosteriorSystem:
     columns_at_once : int, optional
         Columns that are solved together at the most, to save memory; all by default. See
         `columns_at_once`. The joint norm needs all columns and takes no notice.
+    large_columns : LargeColumns, optional
+        Preconditioner of the dual form.
     """
 
     phi: Dictionary
@@ -108,6 +111,7 @@ class PosteriorSystem:
     curvature: Any = 0.0
     preconditioned: bool = True
     columns_at_once: int | None = None
+    large_columns: LargeColumns | None = None
 
     @property
     def g(self) -> Array:
@@ -286,7 +290,14 @@ class PosteriorSystem:
                 start = _extended(dual0, residual)
                 guessed -= product
         cg = conjugate_gradients(
-            apply, residual, tol=tol, max_iter=max_iter, min_iter=1, measure=measure, x0=start
+            apply,
+            residual,
+            tol=tol,
+            max_iter=max_iter,
+            min_iter=1,
+            measure=measure,
+            precondition=None if self.large_columns is None else self.large_columns.apply,
+            x0=start,
         )
         x = self.phi.adjoint(cg.x)
         x *= g

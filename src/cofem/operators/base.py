@@ -316,6 +316,21 @@ class Operator(ABC):
     def _columns(self, indices: np.ndarray) -> Array:
         return entries.columns_by_application(self, indices)
 
+    @property
+    def stored_columns(self) -> bool:
+        """Whether `columns` reads its answer from memory or disk, rather than applying the operator.
+
+        Examples
+        --------
+        >>> from cofem.operators import DCT, Dense
+        >>> (2 * Dense([[1.0, 2.0]])).stored_columns, DCT(4).stored_columns
+        (True, False)
+        """
+        return self._stored_columns()
+
+    def _stored_columns(self) -> bool:
+        return False
+
     def to_dense(self) -> Array:
         """Return the operator as an array of shape (N, D), which may share memory with the operator.
 

@@ -15,6 +15,7 @@ from cofem._arrays import (
     is_complex,
     namespace,
     precision_of,
+    take,
 )
 from cofem.operators.base import Operator
 from cofem.operators.entries import at_home
@@ -85,6 +86,13 @@ class Centred(Operator):
         if self.operator.precision is None:  # then the offset has a say in the precision
             out = xp.astype(out, xp.result_type(out.dtype, offset.dtype), copy=False)
         return out, xp.astype(offset, out.dtype, copy=False)
+
+    def _columns(self, indices: np.ndarray) -> Array:
+        out, offset = self._matched(self.operator._columns(indices))
+        return out - take(offset, indices, axis=0)[:, None]
+
+    def _stored_columns(self) -> bool:
+        return self.operator.stored_columns
 
     def _abs2(self) -> Operator | None:
         squares = None if self.is_complex else self.operator.abs2()

@@ -72,6 +72,9 @@ class RowChunked(Operator):
             out[:, part] = chunk[:, indices].T
         return out
 
+    def _stored_columns(self) -> bool:
+        return True
+
     def _to_dense(self) -> np.ndarray:
         out = np.empty(self.shape, self.dtype)
         for part, chunk in self._chunks():

@@ -14,8 +14,9 @@ from operator import add as plus
 
 import numpy as np
 
-from cofem._arrays import Array, conj
+from cofem._arrays import Array, conj, take
 from cofem.operators.base import Operator
+from cofem.operators.entries import at_home
 from cofem.operators.facts import Facts
 
 
@@ -104,6 +105,9 @@ class _SameAxes(Operator):
     def _row_groups(self) -> np.ndarray | None:
         return self.operator.row_groups
 
+    def _stored_columns(self) -> bool:
+        return self.operator.stored_columns
+
 
 class Conjugate(_SameAxes):
     """Complex operator with conjugated entries."""
@@ -117,6 +121,9 @@ class Conjugate(_SameAxes):
 
     def _adjoint(self, y: Array) -> Array:
         return conj(self.operator._adjoint(conj(y)))
+
+    def _columns(self, indices: np.ndarray) -> Array:
+        return conj(self.operator._columns(indices))
 
     def _adjoint_operator(self) -> Operator:
         return self.operator.H.conj()
@@ -159,6 +166,9 @@ class Scaled(_SameAxes):
 
     def _adjoint(self, y: Array) -> Array:
         return self.scalar.conjugate() * self.operator._adjoint(y)
+
+    def _columns(self, indices: np.ndarray) -> Array:
+        return self.scalar * self.operator._columns(indices)
 
     def _gram(self, x: Array) -> Array:
         # A complex scalar times its conjugate stays of complex type, as the result must.
@@ -256,6 +266,21 @@ class Product(Operator):
     def _row_groups(self) -> np.ndarray | None:
         named = [op for op in self.factors if not op.facts.diagonal]
         return named[0].row_groups if named else None
+
+    def _columns(self, indices: np.ndarray) -> Array:
+        if not self.stored_columns:
+            return super()._columns(indices)
+        *left, last = self.factors
+        if last.facts.diagonal:
+            ones = at_home(self, np.ones(last.shape[1], dtype=self.dtype))
+            return compose(*left)._columns(indices) * take(last._forward(ones), indices, axis=0)[:, None]
+        return compose(*left)._forward(last._columns(indices))
+
+    def _stored_columns(self) -> bool:
+        *left, last = self.factors
+        if last.facts.diagonal:
+            return compose(*left).stored_columns
+        return last.stored_columns and all(factor.facts.one_per_row for factor in left)
 
     def _expression(self) -> str:
         return " @ ".join(op._bracketed(3) for op in self.factors)

@@ -73,6 +73,9 @@ class Dense(Operator):
     def _columns(self, indices: np.ndarray) -> Array:
         return take(self.array, indices, axis=1).T
 
+    def _stored_columns(self) -> bool:
+        return True
+
     def _to_dense(self) -> Array:
         return self.array
 
@@ -165,6 +168,9 @@ class Sparse(Operator):
 
     def _columns(self, indices: np.ndarray) -> np.ndarray:
         return self.matrix[:, indices].toarray().T
+
+    def _stored_columns(self) -> bool:
+        return True
 
     def _in_precision(self, precision: str) -> Operator:
         if precision == self.precision:
