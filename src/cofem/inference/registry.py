@@ -15,16 +15,13 @@ from cofem.inference.irls import IRLS
 from cofem.inference.problem import Problem
 from cofem.inference.seq import Seq
 from cofem.inference.vi import VI
-from cofem.linalg.direct import stored_matrix
 
 METHODS: dict[str, type[Method]] = {method.name: method for method in (EM, IRLS, AMP, VI, Seq, CoFEM)}
 
 #: Side of the matrix an exact method factors, up to which it is chosen by itself: with fast transforms `irls`
-#: took 0.3 s and `cofem` 0.7 s at N = 256, but 1.3 s and 0.1 s at N = 512 (DCT, D = 4 N).
+#: took 0.3 s and `cofem` 0.7 s at N = 256, but 1.3 s and 0.1 s at N = 512 (DCT, D = 4 N); with a dense Phi 1.4 s
+#: and 0.5 s at N = 512, 6.6 s and 2.5 s with learned noise.
 EXACT_SIDE = 256
-#: The same where Phi is a matrix, of so many entries at the most: 1.3 s and 1.6 s at N = 512, D = 2048, but
-#: 8.8 s and 6.2 s at N = 1024, D = 4096, and a regressor took 8.7 s and 3.0 s at N = 500, D = 3000.
-EXACT_SIDE_OF_MATRIX, EXACT_ENTRIES_OF_MATRIX = 512, 2**20
 
 
 def get_method(method: Any, problem: Problem) -> tuple[Method, str]:
@@ -52,8 +49,6 @@ def choose_method(problem: Problem) -> tuple[Method, str]:
     exact = EM(accelerate=True) if d <= n else IRLS(accelerate=True)
     side, limit = min(n, d), available_bytes()
     fits = limit is None or exact.memory(problem)[0] < 0.5 * limit
-    is_matrix = stored_matrix(problem.phi.operator) is not None and n * d <= EXACT_ENTRIES_OF_MATRIX
-    largest = EXACT_SIDE_OF_MATRIX if is_matrix else EXACT_SIDE
-    if side <= largest and n * d <= EXACT_SIDE * 16384 and fits:
+    if side <= EXACT_SIDE and n * d <= EXACT_SIDE * 16384 and fits:
         return exact, f"method 'auto' chose '{exact.name}': exact, and its {side} x {side} matrix is small"
     return CoFEM(), f"method 'auto' chose 'cofem': a {side} x {side} matrix would cost more than it saves"
