@@ -22,8 +22,6 @@ from cofem.status import Status, StatusCode
 Array = Any
 logger = logging.getLogger("cofem")
 
-#: Relative change of the prior standard deviations in a step that a fit may stop with.
-PRIOR_CHANGE = 0.2
 #: Relative change of the variance of predictions in a step at which it counts as settled where it is.
 SPREAD_CHANGE = 0.03
 #: Relative change of the noise variance in a step below which it counts as settled.
@@ -294,7 +292,7 @@ def _step(
             calm = change <= limit and before <= limit
             paired = state.previous_alpha is not None or new.previous_alpha is not None
             before = change if paired else 0.0
-            allowed = max(100 * limit, PRIOR_CHANGE)
+            allowed = max(100 * limit, method.prior_change)
             settled = calm and _prior_change(new, state, problem.column_energy) <= allowed
             if settled and tol is None and method.noise_tol > 0:
                 settled = _spread_settled(problem, new, state, method.spread)

@@ -209,6 +209,7 @@ def timed_fit(
     tol: float | None = None,
     alpha_init: float | None = None,
     checkpoints: Path | str | None = None,
+    trace: list[tuple[float, float, float]] | None = None,
     **settings: Any,
 ) -> Measurement:
     """Fit and measure.
@@ -228,12 +229,14 @@ def timed_fit(
         Seconds after which the fit is stopped, at the end of the outer step it is in.
     checkpoints : path, optional
         Folder for the checkpoint of this fit, from which it goes on if it was interrupted before.
+    trace : list, optional
+        Gets an NRMSE, the seconds and the applications so far after every step.
     """
     warm_up(method)
     marks = (case.y, method, seed, target, max_iter, tol, alpha_init, sorted(settings.items()))
     with kept(checkpoints, *marks) as keeping, warnings.catch_warnings():
         reset_peak()
-        watch = Watch(case, target, time_limit, kept=keeping)
+        watch = Watch(case, target, time_limit, trace=trace is not None, kept=keeping)
         # Trouble is in the status; only the last word of a run to its end matters here.
         warnings.simplefilter("ignore", cofem.ConvergenceWarning)
         post = cofem.fit(
@@ -250,6 +253,8 @@ def timed_fit(
             **keeping.settings,
         )
         total = watch.seconds
+    if trace is not None:
+        trace += watch.errors
     seconds = watch.seconds_to_target if watch.reached else total
     note = ""
     if watch.out_of_time:
