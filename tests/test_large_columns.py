@@ -111,7 +111,8 @@ def test_it_saves_most_steps_and_leaves_the_solution():
     plain = PosteriorSystem(Phi, 1 / g, 0.005**2)
     quick = PosteriorSystem(Phi, 1 / g, 0.005**2, large_columns=found)
     slow, fast = (system.solve(y[None], tol=1e-6, max_iter=2000) for system in (plain, quick))
-    assert fast.cg.converged.all() and slow.cg.converged.all()
+    assert fast.cg.converged.all()
+    assert slow.cg.converged.all()
     assert fast.cg.iterations[0] * 4 < slow.cg.iterations[0]
     assert np.allclose(fast.x, slow.x, atol=1e-6)
 

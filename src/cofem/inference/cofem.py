@@ -21,9 +21,9 @@ Array = Any
 
 #: Accuracy of the final mean: its error in the posterior's energy norm, root mean square over N.
 FINAL_TOL = 0.02
-#: With the large columns in a preconditioner, what is left of the residual lies where the bound on the error is
-#: sharp; without it the error is a few times smaller than the bound. (On kinds of dictionary with correlated or
-#: unequal columns the final NRMSE was 3 % larger without this factor; it costs one or two CG steps.)
+#: With the large columns in a preconditioner, what is left of the residual lies where the bound on the error
+#: is sharp; without it the error is a few times smaller than the bound. (With correlated columns or unequal
+#: norms the final NRMSE was 3 % larger without this factor; it costs one or two CG steps.)
 TIGHTER = 0.4
 
 

@@ -19,8 +19,8 @@ from cofem.inference.vi import VI
 METHODS: dict[str, type[Method]] = {method.name: method for method in (EM, IRLS, AMP, VI, Seq, CoFEM)}
 
 #: Side of the matrix an exact method factors, up to which it is chosen by itself: with fast transforms `irls`
-#: took 0.3 s and `cofem` 0.7 s at N = 256, but 1.3 s and 0.1 s at N = 512 (DCT, D = 4 N); with a dense Phi 1.4 s
-#: and 0.5 s at N = 512, 6.6 s and 2.5 s with learned noise.
+#: took 0.3 s and `cofem` 0.7 s at N = 256, but 1.3 s and 0.1 s at N = 512 (DCT, D = 4 N); with a dense Phi
+#: 1.4 s and 0.5 s at N = 512, 6.6 s and 2.5 s with learned noise.
 EXACT_SIDE = 256
 
 

@@ -6,13 +6,13 @@ close to
 .. math:: P = \tau I + \sum_{j \in L} g_j \varphi_j\varphi_j^H, \qquad
           \tau = \sigma^2 + \tfrac1N\sum_{j \notin L} h_j,
 
-once a set L of columns stands out and the others are many and small, as they do soon in a sparse fit. Its inverse
-needs one Cholesky factor of the size of L (Woodbury). On a dense Gaussian dictionary with N = 1024, D = 4096 and
-0.04 D spikes, conjugate gradients take 3 to 13 steps with it, 16 to 127 without.
+once a set L of columns stands out and the others are many and small, as they do soon in a sparse fit. Its
+inverse needs one Cholesky factor of the size of L (Woodbury). On a dense Gaussian dictionary with N = 1024,
+D = 4096 and 0.04 D spikes, conjugate gradients take 3 to 13 steps with it, 16 to 127 without.
 
-On dictionaries whose other columns do not behave like noise it still helps: the eigenvalues of
-:math:`P^{-1} C` lie between :math:`\sigma^2/\tau` and :math:`1 + (\sigma^2 + \|R\|)/\tau`, with R the part of C
-that the others make, and no longer depend on L.
+Where the other columns do not behave like noise it still helps: the eigenvalues of :math:`P^{-1} C` lie
+between :math:`\sigma^2/\tau` and :math:`1 + (\sigma^2 + \|R\|)/\tau`, with R the part of C that the others
+make, and no longer depend on L.
 """
 
 from __future__ import annotations

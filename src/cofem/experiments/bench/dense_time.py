@@ -111,9 +111,9 @@ def reference_error(reference: Rows) -> float:
 
 def _passing(trace: list[tuple[float, float, float]], target: float) -> Measurement:
     """Return what a run had cost when it passed the target."""
-    for step, (nrmse, seconds, applications) in enumerate(trace, 1):
+    for step, (nrmse, elapsed, applications) in enumerate(trace, 1):
         if nrmse <= target:
-            return Measurement(seconds, applications, step, nrmse, True, note="within the reference run")
+            return Measurement(elapsed, applications, step, nrmse, True, note="within the reference run")
     raise Skipped("the reference run did not pass the target")
 
 
