@@ -600,7 +600,7 @@ def _expected_steps(operator: Operator, alpha: Array, noise_var: float, curvatur
     16384; on blurs with D = 256 and 512, where a system costs next to nothing, 0.8 to 1 times as many. Not so
     where the columns that stand out make a preconditioner for it.
     """
-    if operator.stored_columns:
+    if operator.stored_entries:
         return {}
     ratio = curvature / (noise_var * alpha)
     return {"dual": np.inf} if total(ratio / (1 + ratio)) < operator.shape[0] else {}

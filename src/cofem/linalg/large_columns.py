@@ -28,10 +28,11 @@ from cofem.operators import Operator
 
 Array = Any
 
-#: Columns of L at the most: 32 MB for the factor, and by then it costs as much as it saves.
-MOST_COLUMNS = 2048
+#: Columns of L at the most, in units of the root of the entries in a row of Phi: a factor then costs as much
+#: as some 40 applications.
+MOST_COLUMNS = 20.0
 #: Numbers in the columns of L at the most.
-MOST_NUMBERS = 2**25
+MOST_NUMBERS = 2**24
 #: A column belongs to L if its h is above tau.
 STANDS_OUT = 1.0
 
@@ -95,11 +96,11 @@ def large_columns(
     noise_var : float
         Noise variance.
     """
-    if not operator.stored_columns:
+    n_rows, entries = operator.shape[0], operator.stored_entries
+    if not entries:
         return None
-    n_rows = operator.shape[0]
     h = to_numpy(g * column_energy).astype(np.float64)
-    most = min(n_rows // 2, MOST_COLUMNS, MOST_NUMBERS // n_rows)
+    most = min(n_rows // 2, int(MOST_COLUMNS * (entries / n_rows) ** 0.5), MOST_NUMBERS // n_rows)
     chosen, tau = standing_out(h, noise_var, n_rows, most)
     if not chosen.size:
         return None

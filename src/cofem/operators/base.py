@@ -317,19 +317,19 @@ class Operator(ABC):
         return entries.columns_by_application(self, indices)
 
     @property
-    def stored_columns(self) -> bool:
-        """Whether `columns` reads its answer from memory or disk, rather than applying the operator.
+    def stored_entries(self) -> int:
+        """How many entries are in memory or on disk, for `columns` to read; 0 if it applies the operator.
 
         Examples
         --------
         >>> from cofem.operators import DCT, Dense
-        >>> (2 * Dense([[1.0, 2.0]])).stored_columns, DCT(4).stored_columns
-        (True, False)
+        >>> (2 * Dense([[1.0, 2.0]])).stored_entries, DCT(4).stored_entries
+        (2, 0)
         """
-        return self._stored_columns()
+        return self._stored_entries()
 
-    def _stored_columns(self) -> bool:
-        return False
+    def _stored_entries(self) -> int:
+        return 0
 
     def to_dense(self) -> Array:
         """Return the operator as an array of shape (N, D), which may share memory with the operator.

@@ -91,8 +91,8 @@ class Centred(Operator):
         out, offset = self._matched(self.operator._columns(indices))
         return out - take(offset, indices, axis=0)[:, None]
 
-    def _stored_columns(self) -> bool:
-        return self.operator.stored_columns
+    def _stored_entries(self) -> int:
+        return self.operator.stored_entries
 
     def _abs2(self) -> Operator | None:
         squares = None if self.is_complex else self.operator.abs2()

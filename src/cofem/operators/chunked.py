@@ -72,8 +72,8 @@ class RowChunked(Operator):
             out[:, part] = chunk[:, indices].T
         return out
 
-    def _stored_columns(self) -> bool:
-        return True
+    def _stored_entries(self) -> int:
+        return self.shape[0] * self.shape[1]
 
     def _to_dense(self) -> np.ndarray:
         out = np.empty(self.shape, self.dtype)

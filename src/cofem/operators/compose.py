@@ -105,8 +105,8 @@ class _SameAxes(Operator):
     def _row_groups(self) -> np.ndarray | None:
         return self.operator.row_groups
 
-    def _stored_columns(self) -> bool:
-        return self.operator.stored_columns
+    def _stored_entries(self) -> int:
+        return self.operator.stored_entries
 
 
 class Conjugate(_SameAxes):
@@ -268,7 +268,7 @@ class Product(Operator):
         return named[0].row_groups if named else None
 
     def _columns(self, indices: np.ndarray) -> Array:
-        if not self.stored_columns:
+        if not self.stored_entries:
             return super()._columns(indices)
         *left, last = self.factors
         if last.facts.diagonal:
@@ -276,11 +276,11 @@ class Product(Operator):
             return compose(*left)._columns(indices) * take(last._forward(ones), indices, axis=0)[:, None]
         return compose(*left)._forward(last._columns(indices))
 
-    def _stored_columns(self) -> bool:
+    def _stored_entries(self) -> int:
         *left, last = self.factors
         if last.facts.diagonal:
-            return compose(*left).stored_columns
-        return last.stored_columns and all(factor.facts.one_per_row for factor in left)
+            return compose(*left).stored_entries
+        return last.stored_entries if all(factor.facts.one_per_row for factor in left) else 0
 
     def _expression(self) -> str:
         return " @ ".join(op._bracketed(3) for op in self.factors)

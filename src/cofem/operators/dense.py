@@ -73,8 +73,8 @@ class Dense(Operator):
     def _columns(self, indices: np.ndarray) -> Array:
         return take(self.array, indices, axis=1).T
 
-    def _stored_columns(self) -> bool:
-        return True
+    def _stored_entries(self) -> int:
+        return self.shape[0] * self.shape[1]
 
     def _to_dense(self) -> Array:
         return self.array
@@ -169,8 +169,8 @@ class Sparse(Operator):
     def _columns(self, indices: np.ndarray) -> np.ndarray:
         return self.matrix[:, indices].toarray().T
 
-    def _stored_columns(self) -> bool:
-        return True
+    def _stored_entries(self) -> int:
+        return int(self.matrix.nnz)
 
     def _in_precision(self, precision: str) -> Operator:
         if precision == self.precision:
