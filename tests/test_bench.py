@@ -15,6 +15,7 @@ import cofem
 from cofem.cli import app
 from cofem.experiments import problems
 from cofem.experiments.bench import BENCHMARKS, Options, Run, Study, get_benchmarks, write_reports
+from cofem.experiments.bench.dense_time import REFERENCE, SLACK, DenseTime, _passing
 from cofem.experiments.study.base import Report, Skipped, Table, grid, open_results, sizes
 from cofem.experiments.study.measure import timed_fit
 from cofem.experiments.study.results import Cell, Measurement, Ratio, Row, Rows, paired_ratio
@@ -315,3 +316,26 @@ def test_error_is_measured_on_what_the_data_determine() -> None:
     moved[j] += 1.0
     moved[j + 1] -= np.linalg.norm(dense[:, j]) / np.linalg.norm(dense[:, j + 1])
     assert decay.nrmse(moved) == pytest.approx(0, abs=1e-6)
+
+
+def test_dense_time_takes_the_time_of_irls_from_the_reference_run() -> None:
+    study = DenseTime()
+    rows: list[Row] = []
+    cells = [cell for cell in study.cells(QUICK) if cell.setting["D"] == 256 and cell.method != "em"]
+    for cell in cells:
+        rows.append(Row(cell, study.measure(cell, QUICK, Rows(rows))))
+    found = Rows(rows)
+    reference, irls = found.where(REFERENCE)[0].measurement, found.where("irls")[0].measurement
+    assert irls.reached
+    assert irls.nrmse <= SLACK * reference.nrmse
+    assert irls.iterations < reference.iterations
+    assert irls.seconds < reference.seconds
+    # A process that has not made the reference run measures on its own, and comes as far.
+    again = DenseTime().measure(found.where("irls")[0].cell, QUICK, found)
+    assert again.iterations == irls.iterations
+    assert again.nrmse == pytest.approx(irls.nrmse)
+
+
+def test_a_reference_run_that_never_passes_the_target_is_skipped() -> None:
+    with pytest.raises(Skipped, match="did not pass the target"):
+        _passing([(3.0, 0.1, 0.0), (2.0, 0.2, 0.0)], target=1.0)

@@ -10,7 +10,7 @@ import cofem
 from cofem.linalg import large_columns as module
 from cofem.linalg.large_columns import large_columns, standing_out
 from cofem.linalg.system import PosteriorSystem
-from cofem.operators import DCT, Dense, Mask, Sparse
+from cofem.operators import DCT, Centred, Chunked, Dense, Diagonal, Mask, Sparse
 
 
 def inverse(preconditioner, size, dtype=np.float64):
@@ -140,3 +140,93 @@ def test_a_fit_uses_it(kind, monkeypatch):
         post = cofem.fit(wrapped, y, noise_std=0.005, method=method, rng=0, tol=0.0, max_iter=12)
         steps[stands_out] = post.history["cg_iterations"].sum()
     assert steps[1.0] * 2 < steps[np.inf]
+
+
+MATRIX = np.random.default_rng(5).standard_normal((24, 96))
+SPARSE = scipy.sparse.csr_array(MATRIX * (np.abs(MATRIX) > 1))
+
+
+@pytest.mark.parametrize(
+    ("operator", "entries"),
+    [
+        (Dense(MATRIX), MATRIX.size),
+        (3 * Dense(MATRIX), MATRIX.size),
+        (Dense(MATRIX + 1j).conj(), MATRIX.size),
+        (Centred(Dense(MATRIX)), MATRIX.size),
+        (Mask([2, 7, 11], 24) @ Dense(MATRIX), MATRIX.size),
+        (Diagonal(np.arange(1.0, 25)) @ Dense(MATRIX) @ Diagonal(np.arange(96.0)), MATRIX.size),
+        (Sparse(SPARSE), SPARSE.nnz),
+        (Chunked(MATRIX, rows=5), MATRIX.size),
+        (Dense(MATRIX) @ DCT(96), 0),
+        (DCT(24) @ Dense(MATRIX), 0),
+        (Centred(DCT(24)), 0),
+    ],
+    ids=str,
+)
+def test_what_is_stored_is_read(operator, entries, monkeypatch):
+    assert operator.stored_entries == entries
+    wanted = operator.to_dense().T[[1, 0]]
+    if entries:
+        monkeypatch.setattr("cofem.operators.entries.columns_by_application", None)  # not called
+    assert np.allclose(operator.columns([1, 0]), wanted)
+
+
+SETTINGS = {
+    "weights": dict(sample_weight=np.linspace(0.5, 2, 128)),
+    "several tasks": dict(prior=cofem.MultiTask()),
+    "non-negative": dict(nonnegative=True),
+}
+
+
+@pytest.mark.parametrize("name", [*SETTINGS, "float32", "complex data", "complex"])
+def test_fits_with_it_end_where_those_without_do(name):
+    Phi, _, y = spikes(512)
+    Phi = Phi.array
+    if name == "float32":
+        Phi, y = Phi.astype(np.float32), y.astype(np.float32)
+    elif name == "several tasks":
+        y = np.column_stack([y, 2 * y])
+    elif name in ("complex data", "complex"):
+        y = y * np.exp(0.5j)
+        Phi = Phi * np.exp(1j * np.arange(512)) if name == "complex" else Phi
+    posts = [
+        cofem.fit(
+            Phi,
+            y,
+            noise_std=0.005,
+            method=cofem.CoFEM(
+                diagonal="self_consistent", form="dual", cg_tol=1e-3, preconditioner=preconditioner
+            ),
+            rng=0,
+            tol=0.0,
+            max_iter=8,
+            **SETTINGS.get(name, {}),
+        )
+        for preconditioner in ("auto", "none")
+    ]
+    fast, slow = (post.history["cg_iterations"].sum() for post in posts)
+    assert fast * 1.5 < slow
+    means = [np.asarray(post.mean) for post in posts]
+    assert np.linalg.norm(means[0] - means[1]) < 1e-3 * np.linalg.norm(means[1])
+
+
+def test_samples_and_predictions_use_it(monkeypatch):
+    Phi, _, y = spikes(512)
+    post = cofem.fit(Phi, y, noise_std=0.005, method="cofem", rng=0)
+    exact = post.covariance([3, 4])
+    monkeypatch.setattr("cofem.posterior.is_cheaper", lambda operator, count: False)
+    steps = []
+    solve = PosteriorSystem.solve
+
+    def counted(self, *args, **named):
+        solution = solve(self, *args, **named)
+        steps.append(solution.cg.iterations.max())
+        return solution
+
+    monkeypatch.setattr(PosteriorSystem, "solve", counted)
+    assert np.allclose(post.covariance([3, 4]), exact, rtol=1e-3, atol=1e-6 * np.abs(exact).max())
+    with_it = max(steps)
+    monkeypatch.setattr(module, "STANDS_OUT", np.inf)
+    steps.clear()
+    post.covariance([3, 4])
+    assert with_it * 2 < max(steps)

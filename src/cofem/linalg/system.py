@@ -12,7 +12,8 @@ has v = 0, b = p). The left side is a D x D system (`primal`), the right one N x
 
 - `primal`, preconditioned by ``beta c + alpha``, takes few steps when the rows of Phi are
   orthonormal up to scale (``Phi Phi^H = c I``) or when N >= D.
-- `dual` takes few steps otherwise, and keeps its accuracy in float32 at any signal-to-noise
+- `dual` takes few steps otherwise, fewest with the columns that stand out in a preconditioner
+  (`cofem.linalg.large_columns`), and keeps its accuracy in float32 at any signal-to-noise
   ratio: its matrix has no near-null space, where the primal one holds rounding errors that are
   ``beta c / alpha`` times the machine epsilon.
 """

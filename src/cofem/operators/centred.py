@@ -88,6 +88,8 @@ class Centred(Operator):
         return out, xp.astype(offset, out.dtype, copy=False)
 
     def _columns(self, indices: np.ndarray) -> Array:
+        if not self.stored_entries:
+            return super()._columns(indices)
         out, offset = self._matched(self.operator._columns(indices))
         return out - take(offset, indices, axis=0)[:, None]
 

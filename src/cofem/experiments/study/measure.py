@@ -234,7 +234,7 @@ def timed_fit(
     """
     warm_up(method)
     marks = (case.y, method, seed, target, max_iter, tol, alpha_init, sorted(settings.items()))
-    with kept(checkpoints, *marks) as keeping, warnings.catch_warnings():
+    with kept(checkpoints, *marks, traced=trace is not None) as keeping, warnings.catch_warnings():
         reset_peak()
         watch = Watch(case, target, time_limit, trace=trace is not None, kept=keeping)
         # Trouble is in the status; only the last word of a run to its end matters here.
