@@ -55,26 +55,24 @@ def test_a_real_dictionary_may_have_complex_data():
 
 @given(
     seed=st.integers(0, 2**32 - 1),
-    precision=st.sampled_from([np.float32, np.float64]),
     spread=st.floats(0, 14),
     noise=st.floats(-14, 2),
     copies=st.booleans(),
 )
-def test_it_is_positive_definite_at_any_scale(seed, precision, spread, noise, copies):
+def test_it_is_positive_definite_at_any_scale(seed, spread, noise, copies):
     """Conjugate gradients would break down otherwise."""
     rng = np.random.default_rng(seed)
-    Phi = rng.standard_normal((24, 40)).astype(precision)
+    Phi = rng.standard_normal((24, 40))
     if copies:
         Phi[:, 20:] = Phi[:, :20]
     # A few are live and the others gone, or nearly.
     g = 10.0 ** rng.uniform(0, 2, 40)
     g[rng.integers(1, 12) :] *= 10.0**-spread
-    g = g.astype(precision)
     energy = (Phi**2).sum(axis=0)
     found = large_columns(Dense(Phi), g, energy, 10.0**noise)
     if found is None:
         return
-    eigenvalues = np.linalg.eigvalsh(inverse(found, 24, precision).astype(float))
+    eigenvalues = np.linalg.eigvalsh(inverse(found, 24))
     assert eigenvalues.min() > 0
     assert eigenvalues.max() <= 1.001 / found.tau
 
@@ -125,6 +123,8 @@ def test_it_is_not_made_where_columns_cost_products_or_none_stand_out():
     energy = Phi.column_norms() ** 2
     assert large_columns(Phi, g, energy, 0.005**2) is not None
     assert large_columns(Phi, np.ones(256), energy, 0.005**2) is None
+    single = Phi.astype(np.float32)
+    assert large_columns(single, g.astype(np.float32), energy.astype(np.float32), 0.005**2) is None
     transform = Mask(np.arange(0, 256, 4), 256) @ DCT(256).T
     assert large_columns(transform, g, np.ones(256), 0.005**2) is None
 
@@ -178,13 +178,11 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("name", [*SETTINGS, "float32", "complex data", "complex"])
+@pytest.mark.parametrize("name", [*SETTINGS, "complex data", "complex"])
 def test_fits_with_it_end_where_those_without_do(name):
     Phi, _, y = spikes(512)
     Phi = Phi.array
-    if name == "float32":
-        Phi, y = Phi.astype(np.float32), y.astype(np.float32)
-    elif name == "several tasks":
+    if name == "several tasks":
         y = np.column_stack([y, 2 * y])
     elif name in ("complex data", "complex"):
         y = y * np.exp(0.5j)

@@ -30,6 +30,7 @@ from cofem._arrays import (
     namespace,
     number_like,
     on_device_of,
+    precision_of,
     take,
     to_numpy,
     total,
@@ -96,6 +97,8 @@ def large_columns(
 ) -> LargeColumns | None:
     """Return the preconditioner for prior variances g, or None where no columns stand out or they cost much.
 
+    None in single precision, too.
+
     Parameters
     ----------
     operator : Operator
@@ -108,7 +111,9 @@ def large_columns(
         Noise variance.
     """
     n_rows, entries = operator.shape[0], operator.stored_entries
-    if not entries:
+    # In single precision means came out less accurate: an NRMSE of 0.065 % in place of 0.056 % (dense,
+    # D = 1024, f = 2).
+    if not entries or precision_of(g) == "float32":
         return None
     most = int(min(SHARE_OF_ROWS * n_rows, MOST_COLUMNS * (entries / n_rows) ** 0.5, MOST_NUMBERS / n_rows))
     chosen, tau = standing_out(g * column_energy, noise_var, n_rows, most)
