@@ -122,11 +122,7 @@ class CoFEM(ExpectationMaximisation):
 
     name: ClassVar[str] = "cofem"
     any_array: ClassVar[bool] = True
-    # Looser than where steps are exact, see docs/numerics.md; 0.04 of the noise is too loose for an
-    # autoregressive dictionary (NRMSE 10 % larger).
     noise_tol: ClassVar[float] = 0.03
-    prior_change: ClassVar[float] = 0.2
-    spread: ClassVar[float] = 1.25
 
     def __post_init__(self) -> None:
         for field in ("probes", "cg_iterations"):

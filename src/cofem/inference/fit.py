@@ -99,10 +99,9 @@ def fit(
         Outer steps at the most; the default depends on the method.
     tol : float, optional
         Stop when the mean changes by less than this, relative to its norm (columns weighted by their
-        norms), and the prior by less than a hundred times this or 10 % (`cofem`: 20 %), whichever is more.
-        By default 1e-4, or 1 % of the noise (`cofem`: 3 %) if that is more, once the posterior adds less than
-        the noise (`cofem`: 1.25 times that) to the variance of predictions, or no less than before. `seq`
-        has a stop of its own (`Seq.min_gain`).
+        norms), and the prior by less than a hundred times this or 10 %, whichever is more. By default 1e-4,
+        or 1 % of the noise (`cofem`: 3 %) if that is more, once the posterior adds less than the noise to
+        the variance of predictions, or no less than before. `seq` has a stop of its own (`Seq.min_gain`).
     alpha_init : float or array of shape (D,), optional
         Where alpha starts. By default every column is expected to explain the same share of y.
     rng : int or numpy.random.Generator, optional
