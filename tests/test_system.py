@@ -16,6 +16,7 @@ def make(case, form, spread=3.0, seed=0):
     large = None
     if form == "dual with large columns":
         large, form = large_columns(phi, g, curvature, case.noise_std**2), "dual"
+        assert (large is None) == (phi.stored_entries == 0)
     return PosteriorSystem(phi, 1 / g, case.noise_std**2, form, curvature, large_columns=large), 1 / g
 
 

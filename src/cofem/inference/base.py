@@ -103,12 +103,6 @@ class Method(ABC):
     #: It also stops, unless the user names a tol, when the mean changes by less than this in units of the
     #: noise: what changes far less than the noise allows to know is not worth further steps.
     noise_tol: ClassVar[float] = 0.01
-    #: It does not stop while the prior standard deviations change by more than this in a step, relatively.
-    prior_change: ClassVar[float] = 0.1
-    #: Unless the user names a tol, nor does it before the variance that the posterior adds to a prediction is
-    #: this small, in units of the noise's. The NRMSE was smallest where it was 0.5 to 3 (dense and DCT, f = 2
-    #: to 5); the larger it is, the wider are the intervals.
-    spread: ClassVar[float] = 1.0
     #: Whether it has a stop rule of its own, in place of the change of the mean.
     stops_itself: ClassVar[bool] = False
 

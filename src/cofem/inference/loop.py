@@ -22,7 +22,12 @@ from cofem.status import Status, StatusCode
 Array = Any
 logger = logging.getLogger("cofem")
 
-#: Relative change of the variance of predictions in a step at which it counts as settled where it is.
+#: Relative change of the prior standard deviations in a step that a fit may stop with.
+PRIOR_CHANGE = 0.1
+#: Variance that the posterior adds to a prediction, relative to the noise, at which a fit may stop: the
+#: NRMSE was smallest where it was 0.5 to 3 (dense and DCT, f = 2 to 5); above 1, intervals are too wide.
+SPREAD = 1.0
+#: Its relative change in a step at which it counts as settled where it is.
 SPREAD_CHANGE = 0.03
 #: Relative change of the noise variance in a step below which it counts as settled.
 NOISE_SETTLED = 0.02
@@ -292,10 +297,10 @@ def _step(
             calm = change <= limit and before <= limit
             paired = state.previous_alpha is not None or new.previous_alpha is not None
             before = change if paired else 0.0
-            allowed = max(100 * limit, method.prior_change)
+            allowed = max(100 * limit, PRIOR_CHANGE)
             settled = calm and _prior_change(new, state, problem.column_energy) <= allowed
             if settled and tol is None and method.noise_tol > 0:
-                settled = _spread_settled(problem, new, state, method.spread)
+                settled = _spread_settled(problem, new, state)
             if noise is None:
                 return _Step(info, new, change, limit, before, settled, problem, new)
             next_problem, next_state, quiet = _renew_noise(problem, new, noise, settled)
@@ -394,14 +399,14 @@ def _prior_change(new: State, old: State, column_energy: Array) -> float:
     return _norm(deviation, column_energy) / size if size > 0 else 0.0
 
 
-def _spread_settled(problem: Problem, new: State, old: State, most: float) -> bool:
-    """Tell whether the variances have come down to `most` times the noise, or come down no more.
+def _spread_settled(problem: Problem, new: State, old: State) -> bool:
+    """Tell whether the variances have come down to the noise, or come down no more.
 
     Coefficients on their way to zero have long stopped to change the mean when they still blur predictions
     at rows that were not measured: ``sum_j theta_j s_j`` is N times the variance that they add there.
     """
     spread, before = (inner(problem.column_energy, state.variance) for state in (new, old))
-    small = spread <= most * problem.n_rows * problem.noise_var
+    small = spread <= SPREAD * problem.n_rows * problem.noise_var
     return small or abs(before - spread) <= SPREAD_CHANGE * spread
 
 

@@ -64,7 +64,7 @@ class DirectSystem:
         if self._by_columns:  # A itself
             matrix = _as_matrix(lambda units: phi.gram(units) / noise_var, n_columns, at_once, phi.dtype)
             matrix[np.diag_indices(n_columns)] += alpha
-        elif (stored := stored_matrix(phi)) is not None:
+        elif (stored := _stored_matrix(phi)) is not None:
             matrix = covariance_of_data(*stored, 1 / alpha, noise_var)
         else:
             matrix = _as_matrix(
@@ -113,17 +113,17 @@ class DirectSystem:
         return linalg.cho_solve((self._factor, True), rows.T, check_finite=False).T
 
 
-def stored_matrix(operator: Operator) -> tuple[np.ndarray, float | complex] | None:
+def _stored_matrix(operator: Operator) -> tuple[np.ndarray, float | complex] | None:
     """Return the NumPy matrix that an operator stores and the number it is multiplied by; None if none.
 
     Examples
     --------
     >>> import numpy as np
     >>> from cofem.operators import DCT, Dense
-    >>> matrix, scalar = stored_matrix(2 * Dense(np.eye(2)))
+    >>> matrix, scalar = _stored_matrix(2 * Dense(np.eye(2)))
     >>> matrix.tolist(), float(scalar)
     ([[1.0, 0.0], [0.0, 1.0]], 2.0)
-    >>> stored_matrix(DCT(4)) is None
+    >>> _stored_matrix(DCT(4)) is None
     True
     """
     scalar: float | complex = 1.0

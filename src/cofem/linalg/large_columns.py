@@ -40,7 +40,8 @@ from cofem.operators import Operator
 Array = Any
 
 #: Columns of L at the most, in units of the root of the entries in a row of Phi: a factor then costs as much
-#: as some 40 applications; and in units of N, beyond which the factor of C itself would be no larger.
+#: as some 40 applications, counted in operations; and in units of N: from there on C itself could be
+#: factored.
 MOST_COLUMNS, SHARE_OF_ROWS = 20.0, 0.5
 #: Numbers in the columns of L at the most.
 MOST_NUMBERS = 2**24
