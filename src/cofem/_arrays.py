@@ -11,12 +11,14 @@ from functools import wraps
 from typing import Any, TypeVar
 
 import array_api_compat
+import array_api_compat.numpy
 import numpy as np
 
 Array = Any
 """An array of any library that follows the array API standard."""
 
 _COMPUTED_DTYPES = ("float32", "float64", "complex64", "complex128")
+_PRECISIONS = {"f": "float32", "d": "float64", "F": "float32", "D": "float64"}  # by NumPy's letters
 
 
 def namespace(*arrays: Array) -> Any:
@@ -28,6 +30,8 @@ def namespace(*arrays: Array) -> Any:
     >>> namespace(np.ones(2)).__name__
     'array_api_compat.numpy'
     """
+    if len(arrays) == 1 and type(arrays[0]) is np.ndarray:  # asked for thousands of times in a fit
+        return array_api_compat.numpy
     return array_api_compat.array_namespace(*arrays)
 
 
@@ -67,6 +71,8 @@ def as_floating(x: Any, name: str) -> Array:
 
 def is_complex(x: Array) -> bool:
     """Tell whether the array ``x`` is of a complex type."""
+    if isinstance(x, np.ndarray):
+        return x.dtype.kind == "c"
     return bool(namespace(x).isdtype(x.dtype, "complex floating"))
 
 
@@ -79,6 +85,8 @@ def precision_of(x: Array) -> str:
     >>> precision_of(np.ones(2, dtype=np.complex64))
     'float32'
     """
+    if isinstance(x, np.ndarray) and x.dtype.char in _PRECISIONS:
+        return _PRECISIONS[x.dtype.char]
     return f"float{namespace(x).finfo(x.dtype).bits}"
 
 
@@ -108,6 +116,22 @@ def multiply_into(out: Array, a: Array, b: Array) -> None:
         sys.modules["torch"].mul(a, b, out=out)
     else:
         out[...] = a * b
+
+
+def overwrite(x: Array, function: str) -> Array:
+    """Return a function of ``x``, such as ``"exp"``, in the memory of ``x`` where the library can.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> overwrite(np.array([1.0, 100.0]), "log").round(3).tolist()
+    [0.0, 4.605]
+    """
+    if isinstance(x, np.ndarray):
+        return getattr(np, function)(x, out=x)
+    if is_torch(x):
+        return getattr(sys.modules["torch"], function)(x, out=x)
+    return getattr(namespace(x), function)(x)
 
 
 #: Numbers in a block of a long vector: few enough for the cache, enough that a call costs little.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cofem._arrays import inner, namespace, norm, number_like
+from cofem._arrays import inner, namespace, norm, number_like, overwrite
 
 Array = Any
 
@@ -33,9 +33,8 @@ def extrapolate(previous: Array, alpha: Array, image: Array) -> Array | None:
     >>> np.log(extrapolate(*steps)).round(6).tolist()  # where they would end
     [2.0]
     """
-    xp = namespace(alpha)
-    r = xp.log(alpha / previous)
-    v = xp.log(image / alpha)
+    r = overwrite(alpha / previous, "log")
+    v = overwrite(image / alpha, "log")
     v -= r
     size = norm(v)
     a = min(LONGEST, max(1.0, norm(r) / size)) if size > 0 else 1.0
@@ -44,7 +43,9 @@ def extrapolate(previous: Array, alpha: Array, image: Array) -> Array | None:
     v *= a * a
     r *= 2 * a
     v += r
-    return previous * xp.exp(xp.minimum(v, number_like(v, LARGEST_LOG)))
+    leap = overwrite(namespace(v).minimum(v, number_like(v, LARGEST_LOG)), "exp")
+    leap *= previous
+    return leap
 
 
 def slope_along(start: Array, end: Array, alpha: Array, second_moment: Array) -> float:
@@ -57,7 +58,7 @@ def slope_along(start: Array, end: Array, alpha: Array, second_moment: Array) ->
     alpha, second_moment : arrays of shape (D,)
         Precisions at which the derivative is taken, and the second moments there.
     """
-    return inner(evidence_gradient(alpha, second_moment), namespace(end).log(end / start))
+    return inner(evidence_gradient(alpha, second_moment), overwrite(end / start, "log"))
 
 
 def overshot(slope_at_start: float, slope_at_end: float) -> bool:
@@ -74,4 +75,7 @@ def evidence_gradient(alpha: Array, second_moment: Array) -> Array:
 
     ``1 - alpha_j E |z_j|^2``; it vanishes at a fixed point of EM.
     """
-    return 1 - alpha * second_moment
+    gradient = alpha * second_moment
+    gradient *= -1
+    gradient += 1
+    return gradient

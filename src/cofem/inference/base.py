@@ -212,10 +212,10 @@ def _update(problem: Problem, state: State) -> Array:
 
 def _leap(problem: Problem, state: State) -> tuple[Array, float | None]:
     """Return the extrapolated precisions and the slope of the evidence towards them; else a plain update."""
-    image = _update(problem, state)
+    second_moment = problem.second_moment(state.mean, state.variance)
+    image = problem.prior.precisions(second_moment, problem.alpha_cap)
     alpha = extrapolate(state.previous_alpha, state.alpha, image)
     if alpha is None:
         return image, None
     alpha = namespace(alpha).minimum(alpha, number_like(alpha, problem.alpha_cap))
-    second_moment = problem.second_moment(state.mean, state.variance)
     return alpha, slope_along(state.alpha, alpha, state.alpha, second_moment)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cofem._arrays import as_rows, inner, namespace, transposed
+from cofem._arrays import as_rows, inner, namespace, reciprocal, transposed
 from cofem.inference.base import Info, Method, State
 from cofem.inference.noise import NoiseRule, least_noise
 from cofem.inference.problem import Problem
@@ -393,9 +393,10 @@ def _tolerance(problem: Problem, method: Method, size: float) -> float:
 
 def _prior_change(new: State, old: State, column_energy: Array) -> float:
     """Relative change of the prior standard deviations, weighted like the mean's."""
-    deviation = new.alpha**-0.5
+    xp = namespace(new.alpha)
+    deviation = reciprocal(xp.sqrt(new.alpha))
     size = _norm(deviation, column_energy)
-    deviation -= old.alpha**-0.5
+    deviation -= reciprocal(xp.sqrt(old.alpha))
     return _norm(deviation, column_energy) / size if size > 0 else 0.0
 
 

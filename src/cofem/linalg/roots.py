@@ -2,24 +2,53 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
-from scipy.optimize import brentq
 
+def newton_root(
+    function: Callable[[float], tuple[float, float]],
+    guess: float,
+    low: float,
+    high: float,
+    *,
+    close: float = 0.03,
+) -> float:
+    """Find where `function` goes from negative to positive between `low` and `high`, by Newton's method.
 
-def bracketed_root(function: Callable[[float], float], low: float, high: float, xtol: float) -> float:
-    """Find the root of `function` between `low` and `high`, where its signs differ, by Brent's method.
+    Each value costs passes over an array, so the last step, once it is short, is taken without looking where
+    it led: Newton's error is of the order of the square of the step. Where a step leaves the bracket, the
+    bracket is halved instead.
 
-    SciPy wraps the function in one that refers to itself, so that whatever the function refers to stays in
-    memory until the garbage collector runs; here it is let go at once.
+    Parameters
+    ----------
+    function : callable
+        ``x -> (value, slope)``.
+    guess : float
+        Where to start.
+    low, high : float
+        Bounds; returned themselves if the function is not negative at `low`, or not positive at `high`.
+    close : float
+        Length of a step that needs no further look.
 
     Examples
     --------
-    >>> round(bracketed_root(lambda x: x * x - 2, 0.0, 2.0, xtol=1e-9), 6)
+    >>> round(newton_root(lambda x: (x * x - 2, 2 * x), 1.0, 0.0, 2.0, close=1e-4), 6)
     1.414214
+    >>> newton_root(lambda x: (x - 3, 1.0), 1.0, 0.0, 2.0)
+    2.0
     """
-    kept = [function]
-    try:
-        return float(brentq(lambda x: kept[0](x), low, high, xtol=xtol))
-    finally:
-        kept.clear()
+    x = min(max(guess, low), high)
+    untried = {low, high}
+    while True:
+        untried.discard(x)
+        value, slope = function(x)
+        low, high = (x, high) if value < 0 else (low, x)
+        # Not a number, and so neither inside nor untried, where the slope is of no use.
+        step = -value / slope if slope > 0 else math.nan
+        wanted = min(max(x + step, low), high)
+        if abs(step) <= close:
+            return wanted
+        x = wanted if low < wanted < high or wanted in untried else (low + high) / 2
+        if high - low <= close / 10:
+            return x

@@ -10,7 +10,7 @@ import numpy as np
 from cofem._arrays import conj, in_precision, namespace, on_device_of, precision_of, take, to_numpy, total
 from cofem.linalg.diagonals.base import Columns, DiagonalEstimate, DiagonalEstimator, Setting
 from cofem.linalg.probes import draw_probes
-from cofem.linalg.roots import bracketed_root
+from cofem.linalg.roots import newton_root
 
 Array = Any
 
@@ -99,20 +99,19 @@ def solve_trace(strength: Array, gamma: float, largest: float) -> float:
     >>> round(solve_trace(np.array([1.0, 1.0]), 1.0, 1e6), 6)
     1.0
     """
+    if gamma <= 0:  # nothing was learned from the data
+        return 0.0
 
-    def excess(log_c: float) -> float:
+    def excess(log_c: float) -> tuple[float, float]:
         ct = float(np.exp(log_c)) * strength
-        return total(ct / (1 + ct)) - gamma
+        known = ct / (1 + ct)
+        found = total(known)
+        # In logarithms the function is nearly straight.
+        return float(np.log(found / gamma)), total(known / (1 + ct)) / found
 
-    high = np.log(largest)
-    if excess(high) <= 0:
-        return largest
-    low = high - 5.0
-    while excess(low) > 0:
-        low -= 10.0
-        if low < high - 200:  # gamma is zero or below: nothing was learned from the data
-            return 0.0
-    return float(np.exp(bracketed_root(excess, low, high, xtol=1e-4)))
+    high = float(np.log(largest))
+    found = newton_root(excess, high - 2.5, high - 200.0, high, close=0.01)
+    return float(np.exp(found)) if found > high - 200.0 else 0.0
 
 
 def _by_group(numbers: np.ndarray, group: np.ndarray, like: Array) -> Any:

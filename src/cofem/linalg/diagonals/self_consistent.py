@@ -10,7 +10,7 @@ import numpy as np
 from cofem._arrays import average, inner, namespace, number_like, reciprocal
 from cofem.linalg.diagonals.base import Columns, DiagonalEstimate, DiagonalEstimator, Setting
 from cofem.linalg.lanczos import spectral_density
-from cofem.linalg.roots import bracketed_root
+from cofem.linalg.roots import newton_root
 
 Array = Any
 
@@ -126,32 +126,24 @@ def solve_tau(alpha: Array, spectrum: Spectrum, beta: float, guess: float | None
     >>> round(1 / (1 + tau), 3), 0.5 / (1 + 3) + 0.5 / 1  # for equal alpha, the mean of the inverse
     (0.625, 0.625)
     """
-    known: dict[float, float] = {}  # both ends of the bracket are asked for twice
+    share, weights = beta * spectrum.nodes, spectrum.weights
 
-    def excess(log_tau: float) -> float:
-        if log_tau not in known:
-            known[log_tau] = evaluate(log_tau)
-        return known[log_tau]
-
-    def evaluate(log_tau: float) -> float:
-        inverse = reciprocal(alpha + float(np.exp(log_tau)))
+    def excess(log_tau: float) -> tuple[float, float]:
+        tau = float(np.exp(log_tau))
+        inverse = reciprocal(alpha + tau)
         # In the array's own precision, which is three times faster: the root is wanted to 1e-3.
         eta = float(namespace(inverse).sum(inverse)) / alpha.shape[0]
         omega = inner(alpha, inverse) / alpha.shape[0] / eta  # 1 / eta - tau, without cancellation
-        resolvent = float(np.sum(spectrum.weights / (omega + beta * spectrum.nodes)))
-        return resolvent / eta - 1
+        eta_slope = -inner(inverse, inverse) / alpha.shape[0]
+        omega_slope = -eta_slope / eta**2 - 1
+        resolvent = float(np.sum(weights / (omega + share)))
+        resolvent_slope = -float(np.sum(weights / (omega + share) ** 2)) * omega_slope
+        slope = resolvent_slope / resolvent - eta_slope / eta
+        # In logarithms the function is nearly straight.
+        return float(np.log(resolvent / eta)), tau * slope
 
     # The excess is negative below the root, and the root is at most beta times the largest eigenvalue.
     largest = float(np.log(beta * max(spectrum.nodes.max(), 1e-300)))
-    low, high, step = largest - 5.0, largest, 5.0
-    if guess:
-        low, high, step = np.log(guess) - 0.2, min(np.log(guess) + 0.2, largest), 0.2
-    while high < largest and excess(high) < 0:
-        low, high, step = high, min(high + step, largest), 2 * step
-    if high == largest and excess(high) <= 0:
-        return float(np.exp(largest))
-    while excess(low) > 0:
-        if low < largest - 100:  # nothing was learned from the data
-            return 0.0
-        low, high, step = low - step, low, 2 * step
-    return float(np.exp(bracketed_root(excess, low, high, xtol=1e-3)))
+    least = largest - 100.0
+    found = newton_root(excess, np.log(guess) if guess else largest - 2.5, least, largest)
+    return float(np.exp(found)) if found > least else 0.0  # at the least, nothing was learned from the data
