@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import numbers
-import time
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -42,7 +41,7 @@ LEAST_NOISE = {"float64": 1e-15, "float32": 1e-8}
 
 
 class Meter:
-    """Phi with a count of the vectors it was applied to and of the time that took.
+    """Phi with a count of the vectors it was applied to.
 
     One *application* is one product with Phi and one with its adjoint.
     """
@@ -51,7 +50,6 @@ class Meter:
         self.operator = operator
         self.shape = operator.shape
         self.products = 0
-        self.seconds = 0.0
 
     @property
     def applications(self) -> float:
@@ -71,9 +69,7 @@ class Meter:
         return self._count(self.operator.gram, x, self.shape[1], 2)
 
     def _count(self, product: Any, x: Array, length: int, products: int = 1) -> Array:
-        start = time.perf_counter()
         out = product(x)
-        self.seconds += time.perf_counter() - start
         # The operator was right when it was looked at first; it may be a user's own and change its mind.
         wanted = (*x.shape[:-1], length)
         is_real = not is_complex(x) and not self.operator.is_complex
