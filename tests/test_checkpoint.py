@@ -63,6 +63,22 @@ def stopped_and_resumed(path: Path, step: int, Phi, y, **settings) -> cofem.Post
     return cofem.fit(Phi, y, resume=path, **settings)
 
 
+def test_a_fit_that_a_callback_stopped_while_it_learned_the_noise_goes_on(tmp_path) -> None:
+    case = dense_case(256, f=2, density=0.05, noise_std=0.01)
+    whole = cofem.fit(case.Phi, case.y, rng=0)
+    settings = dict(checkpoint=tmp_path / "run.npz", resume=tmp_path / "run.npz", rng=0)
+    for turn, stage in enumerate(["noise 1/5", "noise 3/5", "fit"]):
+        post = cofem.fit(
+            case.Phi,
+            case.y,
+            callback=lambda state, stage=stage: state.stage == stage and state.iteration >= 3,
+            **settings,
+        )
+        assert post.status.code is cofem.StatusCode.STOPPED
+        assert post.n_iter == (3 if turn == 2 else 1)
+    assert_same(whole, cofem.fit(case.Phi, case.y, **settings))
+
+
 CASES = {
     "cofem": (lambda: dct_case(256), dict(method="cofem", max_iter=10)),
     "cofem, gate fails": (

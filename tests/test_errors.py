@@ -10,6 +10,8 @@ import scipy.sparse.linalg as sla
 import cofem
 from cofem.operators import FFT
 
+from .problems import dense_case
+
 PHI = np.random.default_rng(0).standard_normal((6, 10))
 Y = np.ones(6)
 
@@ -173,6 +175,39 @@ def test_a_callback_sees_the_state_in_user_units_and_can_stop():
     assert seen[0][1] == pytest.approx(2e4)
     assert post.status.code is cofem.StatusCode.STOPPED
     assert post.n_iter == 3
+
+
+def test_a_callback_sees_the_noise_being_learned():
+    case = dense_case(256, f=2, density=0.05, noise_std=0.01)
+    seen = []
+    post = cofem.fit(case.Phi, case.y, rng=0, callback=seen.append)
+    stages = list(dict.fromkeys(state.stage for state in seen))
+    assert stages == [f"noise {number}/5" for number in range(1, 6)] + ["fit"]
+    for name in ("elapsed", "applications"):
+        figures = [getattr(state, name) for state in seen]
+        assert figures == sorted(figures)
+    assert seen[0].mean.shape == seen[-1].mean.shape
+    last = [state for state in seen if state.stage == "fit"]
+    assert [state.iteration for state in last] == list(range(1, post.n_iter + 1))
+    assert post.history["elapsed"][0] == last[0].elapsed > seen[0].elapsed
+    assert post.noise_std == last[-1].noise_std
+
+
+def test_a_callback_stops_the_learning_of_the_noise_as_well():
+    case = dense_case(256, f=2, density=0.05, noise_std=0.01)
+    seen = []
+
+    def stop(state):
+        seen.append(state.stage)
+        return len(seen) >= 4
+
+    post = cofem.fit(case.Phi, case.y, rng=0, callback=stop)
+    assert seen == ["noise 1/5"] * 4 + ["fit"]
+    assert post.status.code is cofem.StatusCode.STOPPED
+    assert "while the noise was learned" in str(post.status)
+    assert post.n_iter == 1
+    assert np.isfinite(post.mean).all()
+    assert 0 < post.noise_std < np.std(case.y)
 
 
 def test_import_is_quick_and_light():

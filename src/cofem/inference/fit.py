@@ -107,8 +107,9 @@ def fit(
     rng : int or numpy.random.Generator, optional
         Source of randomness; the same seed gives the same result.
     callback : callable, optional
-        Called after every outer step with a snapshot that has ``iteration, mean, variance, alpha,
-        noise_std, elapsed, applications``; the fit stops when it returns True.
+        Called after every outer step, also while the noise is learned, with a snapshot that has ``iteration,
+        mean, variance, alpha, noise_std, elapsed, applications, change, stage``; see
+        `cofem.inference.loop.Snapshot`. The fit stops when it returns True.
     progress : bool
         Draw a progress bar.
     checkpoint : path, optional
@@ -202,6 +203,10 @@ class _Settings:
         self.callback = callback
         self.progress = progress
 
+    def callbacks(self, bar: Callback | None) -> list[Callback]:
+        """Return what is to be called after every step: the user's function, and a progress bar."""
+        return [callback for callback in (self.callback, bar) if callback is not None]
+
     def marks(self) -> dict[str, Any]:
         """Return what decides about the result, besides the problem and the number of steps."""
         names = ("method", "prior", "nonnegative", "tol", "alpha_init")
@@ -236,6 +241,7 @@ def _fit_one(
     if isinstance(noise_std, str) and ready.noise.std is not None:
         notes += ("y is zero everywhere, so that there was no noise to learn from it",)
     rule: NoiseRule | None = None
+    learned: Learned | None = None
     if ready.noise.std is None:
         if problem.n_rows >= ENOUGH_DATA * problem.n_columns and chosen.any_prior:
             rule = FromEvidence()
@@ -245,7 +251,7 @@ def _fit_one(
         elif problem.n_rows < 2:
             raise ValueError("noise_std cannot be learned from a single datum; give noise_std")
         else:
-            learned = learn_noise(problem, settings.keeper, settings.progress, f"{task}/noise")
+            learned = _learn_noise(problem, settings, f"{task}/noise")
             problem = problem.with_noise(learned.noise_var)
             notes += (learned.note,)
     if rule is None and chosen.noise_continuation != 1:
@@ -254,7 +260,7 @@ def _fit_one(
         rule = Continuation(problem.noise_var)
         problem = problem.with_noise(chosen.noise_continuation * problem.noise_var)
     try:
-        outcome = _run(problem, chosen, start, settings, rule, f"{task}/fit")
+        outcome = _run(problem, chosen, start, settings, rule, f"{task}/fit", learned)
     except FitInterrupted as interrupt:
         if interrupt.outcome is not None:
             interrupt.posterior = _posterior(ready, interrupt.outcome, chosen, interrupt.outcome.status)
@@ -296,10 +302,12 @@ def _fault(operator: Operator, problem: Problem) -> str:
     return ""
 
 
-def learn_noise(problem: Problem, keeper: Keeper, progress: bool = False, stage: str = "noise") -> Learned:
+def _learn_noise(problem: Problem, settings: _Settings, key: str) -> Learned:
     """Find the noise variance from data that are held out of a fit, or of several in turn."""
+    keeper = settings.keeper
     parts = held_out_parts(problem.n_rows, keeper.rng)
     found: list[float] = []
+    elapsed = 0.0
     power = inner(problem.y, problem.y) / size(problem.y)
     for number, rows in enumerate(parts, 1):
         title = "noise" if len(parts) == 1 else f"noise {number}/{len(parts)}"
@@ -307,67 +315,88 @@ def learn_noise(problem: Problem, keeper: Keeper, progress: bool = False, stage:
         starts = (found[-1] / power, *STARTS) if found and found[-1] < NOTHING_FOUND * power else STARTS
         for turn, start in enumerate(starts):
             seen, rule = split(problem, rows, start)
+            seen.phi.products = problem.phi.products
             method, _ = choose_method(seen)
-            with progress_bar(progress, method.default_max_iter, method.default_tol, title) as bar:
+            with progress_bar(settings.progress, method.default_max_iter, method.default_tol, title) as bar:
                 outcome = _kept_run(
                     keeper,
-                    f"{stage}/{number}/{turn}",
+                    f"{key}/{number}/{turn}",
                     seen,
                     method,
                     partial(seen.start, None),
                     max_iter=method.default_max_iter,
                     tol=None,
-                    callbacks=[bar] if bar else [],
+                    callbacks=settings.callbacks(bar),
                     noise=rule,
+                    stage=title,
+                    elapsed=elapsed,
                 )
-            problem.phi.products += seen.phi.products
+            problem.phi.products = seen.phi.products
+            elapsed = float(outcome.history.get("elapsed", [elapsed])[-1])
             noise_var = outcome.problem.noise_var
             if outcome.status.code is StatusCode.FAILED:
                 warnings.warn(f"learning the noise: {outcome.status}", ConvergenceWarning, stacklevel=5)
             elif not outcome.status.converged:  # it may never have been allowed to rise
                 noise_var = max(noise_var, rule(outcome.problem, outcome.state, True))
+            if outcome.status.code is StatusCode.STOPPED:
+                note = "a callback stopped the fit while the noise was learned; it is what was known by then"
+                return Learned(float(np.median([*found, noise_var])), note, elapsed, True)
             if noise_var < NOTHING_FOUND * power:
                 break
         found.append(noise_var)
     count = sum(rows.size for rows in parts)
     turns = "" if len(parts) == 1 else f", {len(parts)} parts in turn"
+    note = f"the noise was learned from {count} data held out{turns}"
     # The median, since a fit of one part may miss the signal.
-    return Learned(float(np.median(found)), f"the noise was learned from {count} data held out{turns}")
+    return Learned(float(np.median(found)), note, elapsed, False)
 
 
 def _kept_run(
     keeper: Keeper,
-    stage: str,
+    key: str,
     problem: Problem,
     method: Method,
     start_alpha: Callable[[], Any],
     **arguments: Any,
 ) -> Outcome:
-    """Run a stage, or what is left of it, or take what came out of it when it was run before."""
-    outcome = keeper.take(stage, problem)
+    """Run a stage, known to the checkpoint by `key`, or what is left of it, or take what came out of it."""
+    outcome = keeper.take(key, problem)
     if outcome is None:
-        record, keep = keeper.record(stage, method), keeper.keep(stage, method)
+        record, keep = keeper.record(key, method), keeper.keep(key, method)
         outcome = run(problem, method, start_alpha, rng=keeper.rng, record=record, keep=keep, **arguments)
-        # Of a stage that learned the noise nothing but that is needed, if it did.
-        keeper.finish(stage, outcome, whole=stage.endswith("fit") or not outcome.status.converged)
+        is_fit = key.endswith("fit")
+        if is_fit or outcome.status.code is not StatusCode.STOPPED:  # else it goes on when it is resumed
+            # Of a stage that learned the noise nothing but that is needed, if it did.
+            keeper.finish(key, outcome, whole=is_fit or not outcome.status.converged)
     return outcome
 
 
-def _run(problem: Problem, method: Method, start: Any, settings: _Settings, rule: Any, stage: str) -> Outcome:
+def _run(
+    problem: Problem,
+    method: Method,
+    start: Any,
+    settings: _Settings,
+    rule: NoiseRule | None,
+    key: str,
+    learned: Learned | None,
+) -> Outcome:
+    """Run the fit itself; if it was stopped while the noise was learned, only the step a posterior needs."""
     steps = method.default_max_iter if settings.max_iter is None else settings.max_iter
     tol = method.default_tol if settings.tol is None else settings.tol
-    callbacks = [] if settings.callback is None else [settings.callback]
+    stopped = learned is not None and learned.stopped
     with progress_bar(settings.progress, steps, tol, method.name) as bar:
         return _kept_run(
-            settings.keeper,
-            stage,
+            # A checkpoint is to go on from where the noise was learned.
+            Keeper(settings.rng) if stopped else settings.keeper,
+            key,
             problem,
             method,
             partial(problem.start, start),
             max_iter=steps,
             tol=settings.tol,
-            callbacks=callbacks + ([bar] if bar else []),
+            callbacks=settings.callbacks(bar) + ([lambda snapshot: True] if stopped else []),
             noise=rule,
+            elapsed=0.0 if learned is None else learned.elapsed,
         )
 
 

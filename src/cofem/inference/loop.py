@@ -35,12 +35,18 @@ NOISE_SETTLED = 0.02
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a callback sees after each outer step, in the user's units."""
+    """What a callback sees after each outer step, in the user's units.
+
+    While the noise is learned, `stage` is ``"noise"``, or ``"noise 2/5"`` where several parts of the data are
+    held out in turn, and the moments are those of a fit to the rest of the data; afterwards it is ``"fit"``.
+    Steps are counted anew in each stage; `elapsed` (seconds) and `applications` go on.
+    """
 
     iteration: int
     elapsed: float
     applications: float
     change: float
+    stage: str
     _problem: Problem
     _state: State
 
@@ -126,7 +132,7 @@ class Record:
     products : int
         Products with Phi, for the count of applications.
     elapsed : float
-        Seconds that the steps took.
+        Seconds that the steps took, those of earlier stages among them.
     change, limit : float
         Last change of the mean, and the one that is small enough.
     before : float
@@ -169,17 +175,20 @@ def run(
     noise: NoiseRule | None = None,
     record: Record | None = None,
     keep: Callable[[Record], None] | None = None,
+    stage: str = "fit",
+    elapsed: float = 0.0,
 ) -> Outcome:
     """Step `method` until the mean settles, a callback stops it or the steps run out.
 
     `start_alpha` makes the precisions to start from: made here, they need not outlive the first step; a
     method that was misled may ask for them again.
     With a `noise` rule the noise is set anew after every step, and must settle as well. With a `record` the
-    run goes on from there. `keep` is handed a record after every step.
+    run goes on from there. `keep` is handed a record after every step. `stage` is what the run is for, and
+    `elapsed` the seconds that earlier stages took; both are for the callbacks.
     """
     if record is None:
         state = State(start_alpha())
-        record = Record(state, problem.noise_var, rng.bit_generator.state)
+        record = Record(state, problem.noise_var, rng.bit_generator.state, elapsed=elapsed)
     else:
         state, problem = record.state, problem.with_noise(record.noise_var)
         problem.phi.products = record.products
@@ -209,6 +218,7 @@ def run(
                 time.perf_counter() - start,
                 problem.phi.applications,
                 step.change,
+                stage,
                 problem,
                 step.state,
             )

@@ -117,10 +117,12 @@ class Continuation:
 
 
 class Learned(NamedTuple):
-    """A noise level and where it comes from."""
+    """A noise level, where it comes from, the seconds it took and whether a callback stopped it."""
 
     noise_var: float
     note: str
+    elapsed: float
+    stopped: bool
 
 
 def held_out_parts(n_rows: int, rng: np.random.Generator) -> list[np.ndarray]:
