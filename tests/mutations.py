@@ -97,9 +97,23 @@ MUTATIONS = (
     Mutation(
         "self-consistent equation",
         "linalg/diagonals/self_consistent.py",
-        "spectrum.weights / (omega + beta * spectrum.nodes)",
-        "spectrum.weights / (1.2 * omega + beta * spectrum.nodes)",
+        "np.sum(weights / (omega + share)))",
+        "np.sum(weights / (1.2 * omega + share)))",
         ("test_diagonals.py::test_fast_estimates_are_close_on_incoherent_dictionaries",),
+    ),
+    Mutation(
+        "self-consistent equation: rounding in its slope",
+        "linalg/diagonals/self_consistent.py",
+        "max(-eta_slope / eta**2 - 1, 0.0)",
+        "-eta_slope / eta**2 - 1",
+        ("test_roots.py",),
+    ),
+    Mutation(
+        "Newton's method: the bracket",
+        "linalg/roots.py",
+        "x = wanted if low < wanted < high or wanted in untried else (low + high) / 2",
+        "x = wanted",
+        ("test_roots.py",),
     ),
     Mutation(
         "safeguard: the judgement of a leap",

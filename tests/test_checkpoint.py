@@ -67,16 +67,36 @@ def test_a_fit_that_a_callback_stopped_while_it_learned_the_noise_goes_on(tmp_pa
     case = dense_case(256, f=2, density=0.05, noise_std=0.01)
     whole = cofem.fit(case.Phi, case.y, rng=0)
     settings = dict(checkpoint=tmp_path / "run.npz", resume=tmp_path / "run.npz", rng=0)
-    for turn, stage in enumerate(["noise 1/5", "noise 3/5", "fit"]):
-        post = cofem.fit(
-            case.Phi,
-            case.y,
-            callback=lambda state, stage=stage: state.stage == stage and state.iteration >= 3,
-            **settings,
-        )
+    elapsed = [0.0]
+    for stage in ("noise 1/5", "noise 3/5", "fit"):
+
+        def stop(state, stage=stage) -> bool:
+            assert state.elapsed >= elapsed[-1]
+            if state.stage == stage and state.iteration >= 3:
+                time.sleep(0.1)
+                elapsed.append(state.elapsed)
+                return True
+            return False
+
+        post = cofem.fit(case.Phi, case.y, callback=stop, **settings)
         assert post.status.code is cofem.StatusCode.STOPPED
-        assert post.n_iter == (3 if turn == 2 else 1)
-    assert_same(whole, cofem.fit(case.Phi, case.y, **settings))
+        assert post.n_iter == (3 if stage == "fit" else 1)
+    post = cofem.fit(case.Phi, case.y, **settings)
+    assert_same(whole, post)
+    assert post.history["elapsed"][0] > elapsed[2]
+
+
+def test_tasks_that_were_stopped_while_they_learned_the_noise_go_on(tmp_path) -> None:
+    case = dense_case(256, f=2, density=0.05, noise_std=0.01)
+    Y = np.stack([case.y, case.y[::-1]], axis=1)
+    settings = dict(method=cofem.CoFEM(), rng=0)
+    whole = cofem.fit(case.Phi, Y, **settings)
+    settings |= dict(checkpoint=tmp_path / "run.npz", resume=tmp_path / "run.npz")
+    post = cofem.fit(case.Phi, Y, callback=lambda state: state.iteration >= 3, **settings)
+    assert post.mean.shape == (256, 2)
+    again = cofem.fit(case.Phi, Y, **settings)
+    np.testing.assert_array_equal(whole.mean, again.mean)
+    np.testing.assert_array_equal(whole.noise_std, again.noise_std)
 
 
 CASES = {

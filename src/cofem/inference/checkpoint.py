@@ -37,7 +37,7 @@ from cofem.linalg.diagonals import gate, self_consistent
 from cofem.status import Status, StatusCode
 
 FORMAT = "cofem-checkpoint"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 #: Seconds between two checkpoints unless the user says otherwise.
 DEFAULT_EVERY = 60.0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numbers
+import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -202,6 +203,29 @@ class _Settings:
         self.rng = keeper.rng
         self.callback = callback
         self.progress = progress
+        self._start = time.perf_counter()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the call, those before a break among them."""
+        return time.perf_counter() - self._start
+
+    def run(self, stage: str, problem: Problem, method: Method, **arguments: Any) -> Outcome:
+        """Run a stage, or what is left of it, or take what came out of it when it was run before."""
+        keeper = self.keeper
+        outcome = keeper.take(stage, problem)
+        if outcome is not None:
+            return outcome
+        record, keep = keeper.record(stage, method), keeper.keep(stage, method)
+        outcome = run(
+            problem, method, rng=keeper.rng, record=record, keep=keep, elapsed=self.elapsed, **arguments
+        )
+        self._start = min(self._start, time.perf_counter() - float(outcome.history["elapsed"][-1]))
+        is_fit = stage.endswith("fit")
+        if is_fit or outcome.status.code is not StatusCode.STOPPED:  # else it goes on when it is resumed
+            # Of a stage that learned the noise nothing but that is needed, if it did.
+            keeper.finish(stage, outcome, whole=is_fit or not outcome.status.converged)
+        return outcome
 
     def callbacks(self, bar: Callback | None) -> list[Callback]:
         """Return what is to be called after every step: the user's function, and a progress bar."""
@@ -241,7 +265,7 @@ def _fit_one(
     if isinstance(noise_std, str) and ready.noise.std is not None:
         notes += ("y is zero everywhere, so that there was no noise to learn from it",)
     rule: NoiseRule | None = None
-    learned: Learned | None = None
+    stopped = False
     if ready.noise.std is None:
         if problem.n_rows >= ENOUGH_DATA * problem.n_columns and chosen.any_prior:
             rule = FromEvidence()
@@ -254,13 +278,16 @@ def _fit_one(
             learned = _learn_noise(problem, settings, f"{task}/noise")
             problem = problem.with_noise(learned.noise_var)
             notes += (learned.note,)
-    if rule is None and chosen.noise_continuation != 1:
+            stopped = learned.stopped
+            if stopped:  # a checkpoint is to go on from there, and not from what follows
+                settings.keeper = Keeper(settings.rng)
+    if rule is None and chosen.noise_continuation != 1 and not stopped:
         if not 1 <= chosen.noise_continuation < np.inf:
             raise ValueError(f"noise_continuation must be at least 1, got {chosen.noise_continuation!r}")
         rule = Continuation(problem.noise_var)
         problem = problem.with_noise(chosen.noise_continuation * problem.noise_var)
     try:
-        outcome = _run(problem, chosen, start, settings, rule, f"{task}/fit", learned)
+        outcome = _run(problem, chosen, start, settings, rule, f"{task}/fit", stopped)
     except FitInterrupted as interrupt:
         if interrupt.outcome is not None:
             interrupt.posterior = _posterior(ready, interrupt.outcome, chosen, interrupt.outcome.status)
@@ -302,12 +329,10 @@ def _fault(operator: Operator, problem: Problem) -> str:
     return ""
 
 
-def _learn_noise(problem: Problem, settings: _Settings, key: str) -> Learned:
+def _learn_noise(problem: Problem, settings: _Settings, stage: str) -> Learned:
     """Find the noise variance from data that are held out of a fit, or of several in turn."""
-    keeper = settings.keeper
-    parts = held_out_parts(problem.n_rows, keeper.rng)
+    parts = held_out_parts(problem.n_rows, settings.rng)
     found: list[float] = []
-    elapsed = 0.0
     power = inner(problem.y, problem.y) / size(problem.y)
     for number, rows in enumerate(parts, 1):
         title = "noise" if len(parts) == 1 else f"noise {number}/{len(parts)}"
@@ -318,21 +343,18 @@ def _learn_noise(problem: Problem, settings: _Settings, key: str) -> Learned:
             seen.phi.products = problem.phi.products
             method, _ = choose_method(seen)
             with progress_bar(settings.progress, method.default_max_iter, method.default_tol, title) as bar:
-                outcome = _kept_run(
-                    keeper,
-                    f"{key}/{number}/{turn}",
+                outcome = settings.run(
+                    f"{stage}/{number}/{turn}",
                     seen,
                     method,
-                    partial(seen.start, None),
+                    start_alpha=partial(seen.start, None),
                     max_iter=method.default_max_iter,
                     tol=None,
                     callbacks=settings.callbacks(bar),
                     noise=rule,
-                    stage=title,
-                    elapsed=elapsed,
+                    title=title,
                 )
             problem.phi.products = seen.phi.products
-            elapsed = float(outcome.history.get("elapsed", [elapsed])[-1])
             noise_var = outcome.problem.noise_var
             if outcome.status.code is StatusCode.FAILED:
                 warnings.warn(f"learning the noise: {outcome.status}", ConvergenceWarning, stacklevel=5)
@@ -340,7 +362,7 @@ def _learn_noise(problem: Problem, settings: _Settings, key: str) -> Learned:
                 noise_var = max(noise_var, rule(outcome.problem, outcome.state, True))
             if outcome.status.code is StatusCode.STOPPED:
                 note = "a callback stopped the fit while the noise was learned; it is what was known by then"
-                return Learned(float(np.median([*found, noise_var])), note, elapsed, True)
+                return Learned(float(np.median([*found, noise_var])), note, True)
             if noise_var < NOTHING_FOUND * power:
                 break
         found.append(noise_var)
@@ -348,27 +370,7 @@ def _learn_noise(problem: Problem, settings: _Settings, key: str) -> Learned:
     turns = "" if len(parts) == 1 else f", {len(parts)} parts in turn"
     note = f"the noise was learned from {count} data held out{turns}"
     # The median, since a fit of one part may miss the signal.
-    return Learned(float(np.median(found)), note, elapsed, False)
-
-
-def _kept_run(
-    keeper: Keeper,
-    key: str,
-    problem: Problem,
-    method: Method,
-    start_alpha: Callable[[], Any],
-    **arguments: Any,
-) -> Outcome:
-    """Run a stage, known to the checkpoint by `key`, or what is left of it, or take what came out of it."""
-    outcome = keeper.take(key, problem)
-    if outcome is None:
-        record, keep = keeper.record(key, method), keeper.keep(key, method)
-        outcome = run(problem, method, start_alpha, rng=keeper.rng, record=record, keep=keep, **arguments)
-        is_fit = key.endswith("fit")
-        if is_fit or outcome.status.code is not StatusCode.STOPPED:  # else it goes on when it is resumed
-            # Of a stage that learned the noise nothing but that is needed, if it did.
-            keeper.finish(key, outcome, whole=is_fit or not outcome.status.converged)
-    return outcome
+    return Learned(float(np.median(found)), note, False)
 
 
 def _run(
@@ -377,26 +379,22 @@ def _run(
     start: Any,
     settings: _Settings,
     rule: NoiseRule | None,
-    key: str,
-    learned: Learned | None,
+    stage: str,
+    stopped: bool,
 ) -> Outcome:
     """Run the fit itself; if it was stopped while the noise was learned, only the step a posterior needs."""
     steps = method.default_max_iter if settings.max_iter is None else settings.max_iter
     tol = method.default_tol if settings.tol is None else settings.tol
-    stopped = learned is not None and learned.stopped
     with progress_bar(settings.progress, steps, tol, method.name) as bar:
-        return _kept_run(
-            # A checkpoint is to go on from where the noise was learned.
-            Keeper(settings.rng) if stopped else settings.keeper,
-            key,
+        return settings.run(
+            stage,
             problem,
             method,
-            partial(problem.start, start),
+            start_alpha=partial(problem.start, start),
             max_iter=steps,
             tol=settings.tol,
             callbacks=settings.callbacks(bar) + ([lambda snapshot: True] if stopped else []),
             noise=rule,
-            elapsed=0.0 if learned is None else learned.elapsed,
         )
 
 

@@ -39,7 +39,8 @@ class Snapshot:
 
     While the noise is learned, `stage` is ``"noise"``, or ``"noise 2/5"`` where several parts of the data are
     held out in turn, and the moments are those of a fit to the rest of the data; afterwards it is ``"fit"``.
-    Steps are counted anew in each stage; `elapsed` (seconds) and `applications` go on.
+    Steps are counted anew in each stage; `elapsed`, the seconds since the call of `cofem.fit`, and
+    `applications`, of one task, go on.
     """
 
     iteration: int
@@ -132,7 +133,7 @@ class Record:
     products : int
         Products with Phi, for the count of applications.
     elapsed : float
-        Seconds that the steps took, those of earlier stages among them.
+        Seconds since the call of `cofem.fit`, without those between a break and going on.
     change, limit : float
         Last change of the mean, and the one that is small enough.
     before : float
@@ -175,7 +176,7 @@ def run(
     noise: NoiseRule | None = None,
     record: Record | None = None,
     keep: Callable[[Record], None] | None = None,
-    stage: str = "fit",
+    title: str = "fit",
     elapsed: float = 0.0,
 ) -> Outcome:
     """Step `method` until the mean settles, a callback stops it or the steps run out.
@@ -183,8 +184,8 @@ def run(
     `start_alpha` makes the precisions to start from: made here, they need not outlive the first step; a
     method that was misled may ask for them again.
     With a `noise` rule the noise is set anew after every step, and must settle as well. With a `record` the
-    run goes on from there. `keep` is handed a record after every step. `stage` is what the run is for, and
-    `elapsed` the seconds that earlier stages took; both are for the callbacks.
+    run goes on from there. `keep` is handed a record after every step. `title` is what the run is for, and
+    `elapsed` the seconds that were spent before it; both are for the callbacks.
     """
     if record is None:
         state = State(start_alpha())
@@ -218,7 +219,7 @@ def run(
                 time.perf_counter() - start,
                 problem.phi.applications,
                 step.change,
-                stage,
+                title,
                 problem,
                 step.state,
             )

@@ -117,11 +117,10 @@ class Continuation:
 
 
 class Learned(NamedTuple):
-    """A noise level, where it comes from, the seconds it took and whether a callback stopped it."""
+    """A noise level, where it comes from and whether a callback stopped the learning."""
 
     noise_var: float
     note: str
-    elapsed: float
     stopped: bool
 
 

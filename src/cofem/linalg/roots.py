@@ -27,7 +27,8 @@ def newton_root(
     guess : float
         Where to start.
     low, high : float
-        Bounds; returned themselves if the function is not negative at `low`, or not positive at `high`.
+        Bounds. If the function is not negative at `low`, or not positive at `high`, what is returned is that
+        bound or next to it.
     close : float
         Length of a step that needs no further look.
 
@@ -50,5 +51,5 @@ def newton_root(
         if abs(step) <= close:
             return wanted
         x = wanted if low < wanted < high or wanted in untried else (low + high) / 2
-        if high - low <= close / 10:
+        if not high - low > close / 10:
             return x

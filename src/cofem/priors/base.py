@@ -53,7 +53,7 @@ class Prior(ABC):
 
     @abstractmethod
     def precisions(self, second_moment: Array, cap: float) -> Array:
-        """M-step: alpha, at most `cap`, from second moments of shape (D,).
+        """M-step: alpha, at most `cap`, from second moments of shape (D,), which are not to be changed.
 
         Examples
         --------

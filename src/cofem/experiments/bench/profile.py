@@ -69,8 +69,8 @@ class Profile(Study):
     summary = "share of a large fit that is spent inside operator applications"
     how = (
         "DCT samples, N = D/4, 0.1 D coefficients from N(0, 1), noise 0.005 known, float32, a default fit "
-        "to its end. Every product with an operator is timed where it is called, those of the check before "
-        "the first step among them. The limit is the time of the products alone."
+        "to its end. Every product with an operator is timed where it is called, those of the checks before "
+        "the first step and after the last one among them. The limit is the time of the products alone."
     )
     setting_columns = ("D",)
     figures = ("operator_share",)

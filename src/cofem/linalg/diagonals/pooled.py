@@ -99,7 +99,8 @@ def solve_trace(strength: Array, gamma: float, largest: float) -> float:
     >>> round(solve_trace(np.array([1.0, 1.0]), 1.0, 1e6), 6)
     1.0
     """
-    if gamma <= 0:  # nothing was learned from the data
+    weight = total(strength)
+    if gamma <= 0 or weight <= 0:  # nothing was learned from the data
         return 0.0
 
     def excess(log_c: float) -> tuple[float, float]:
@@ -109,9 +110,10 @@ def solve_trace(strength: Array, gamma: float, largest: float) -> float:
         # In logarithms the function is nearly straight.
         return float(np.log(found / gamma)), total(known / (1 + ct)) / found
 
+    # The left side is at most c times the sum of the strengths, and concave: Newton's steps all go up.
     high = float(np.log(largest))
-    found = newton_root(excess, high - 2.5, high - 200.0, high, close=0.01)
-    return float(np.exp(found)) if found > high - 200.0 else 0.0
+    low = min(float(np.log(gamma / weight)), high)
+    return float(np.exp(newton_root(excess, low, low - 0.1, high, close=0.01)))
 
 
 def _by_group(numbers: np.ndarray, group: np.ndarray, like: Array) -> Any:

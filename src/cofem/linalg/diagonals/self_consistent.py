@@ -135,7 +135,8 @@ def solve_tau(alpha: Array, spectrum: Spectrum, beta: float, guess: float | None
         eta = float(namespace(inverse).sum(inverse)) / alpha.shape[0]
         omega = inner(alpha, inverse) / alpha.shape[0] / eta  # 1 / eta - tau, without cancellation
         eta_slope = -inner(inverse, inverse) / alpha.shape[0]
-        omega_slope = -eta_slope / eta**2 - 1
+        # Negative only by rounding, which tau / omega makes large: the slope would be far too steep.
+        omega_slope = max(-eta_slope / eta**2 - 1, 0.0)
         resolvent = float(np.sum(weights / (omega + share)))
         resolvent_slope = -float(np.sum(weights / (omega + share) ** 2)) * omega_slope
         slope = resolvent_slope / resolvent - eta_slope / eta
