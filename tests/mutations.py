@@ -109,10 +109,10 @@ MUTATIONS = (
         ("test_roots.py",),
     ),
     Mutation(
-        "Newton's method: the bracket",
+        "Newton's method: a last step that is too long",
         "linalg/roots.py",
-        "x = wanted if low < wanted < high or wanted in untried else (low + high) / 2",
-        "x = wanted",
+        "if abs(step) <= close:",
+        "if abs(step) <= 10 * close:",
         ("test_roots.py",),
     ),
     Mutation(
