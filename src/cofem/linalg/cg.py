@@ -25,7 +25,7 @@ Array = Any
 #: The measure is not evaluated while the residual says that it is still this many times its tolerance.
 FAR = 1.5
 #: But it is evaluated every so many steps at the least (and never before a column may stop).
-LOOK_EVERY = 8
+LOOK_EVERY = 6
 
 
 @dataclass(frozen=True)
