@@ -12,7 +12,7 @@ def newton_root(
     low: float,
     high: float,
     *,
-    close: float = 0.03,
+    close: float = 0.01,
 ) -> float:
     """Find where `function` goes from negative to positive between `low` and `high`, by Newton's method.
 
@@ -30,7 +30,8 @@ def newton_root(
         Bounds. If the function is not negative at `low`, or not positive at `high`, what is returned is that
         bound or next to it.
     close : float
-        Length of a step that needs no further look.
+        Length of a step that needs no further look. (With 0.03 one fit of five on the dense problem of
+        `cofem bench kinds` stopped two steps later than with 0.01, 0.003 and 0.0001.)
 
     Examples
     --------

@@ -113,7 +113,7 @@ def solve_trace(strength: Array, gamma: float, largest: float) -> float:
     # The left side is at most c times the sum of the strengths, and concave: Newton's steps all go up.
     high = float(np.log(largest))
     low = min(float(np.log(gamma / weight)), high)
-    return float(np.exp(newton_root(excess, low, low - 0.1, high, close=0.01)))
+    return float(np.exp(newton_root(excess, low, low - 0.1, high)))
 
 
 def _by_group(numbers: np.ndarray, group: np.ndarray, like: Array) -> Any:
