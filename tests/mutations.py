@@ -97,8 +97,8 @@ MUTATIONS = (
     Mutation(
         "self-consistent equation",
         "linalg/diagonals/self_consistent.py",
-        "np.sum(weights / (omega + share)))",
-        "np.sum(weights / (1.2 * omega + share)))",
+        "np.sum(weights / (omega + eigenvalues)))",
+        "np.sum(weights / (1.2 * omega + eigenvalues)))",
         ("test_diagonals.py::test_fast_estimates_are_close_on_incoherent_dictionaries",),
     ),
     Mutation(

@@ -16,9 +16,11 @@ from cofem.cli import app
 from cofem.experiments import problems
 from cofem.experiments.bench import BENCHMARKS, Options, Run, Study, get_benchmarks, write_reports
 from cofem.experiments.bench.dense_time import REFERENCE, SLACK, DenseTime, _passing
+from cofem.experiments.bench.profile import timed_products
 from cofem.experiments.study.base import Report, Skipped, Table, grid, open_results, sizes
 from cofem.experiments.study.measure import timed_fit
 from cofem.experiments.study.results import Cell, Measurement, Ratio, Row, Rows, paired_ratio
+from cofem.operators import DCT, Mask, Operator
 
 QUICK = Options(quick=True, repeats=1, seeds=1, time_limit=60)
 
@@ -339,3 +341,16 @@ def test_dense_time_takes_the_time_of_irls_from_the_reference_run() -> None:
 def test_a_reference_run_that_never_passes_the_target_is_skipped() -> None:
     with pytest.raises(Skipped, match="did not pass the target"):
         _passing([(3.0, 0.1, 0.0), (2.0, 0.2, 0.0)], target=1.0)
+
+
+def test_every_product_is_timed_once_and_the_operators_are_left_as_they_were():
+    methods = [vars(Operator)[name] for name in ("forward", "adjoint", "gram")]
+    Phi = Mask(np.arange(0, 16, 2), 16) @ DCT(16).T  # a product of two, each with products of its own
+    with timed_products() as times:
+        Phi.gram(np.ones(16))
+        Phi.forward(np.ones(16))
+        with pytest.raises(ValueError, match="8"):
+            Phi.adjoint(np.ones(3))
+    assert len(times) == 3
+    assert min(times) > 0
+    assert [vars(Operator)[name] for name in ("forward", "adjoint", "gram")] == methods

@@ -126,19 +126,19 @@ def solve_tau(alpha: Array, spectrum: Spectrum, beta: float, guess: float | None
     >>> round(1 / (1 + tau), 3), 0.5 / (1 + 3) + 0.5 / 1  # for equal alpha, the mean of the inverse
     (0.625, 0.625)
     """
-    share, weights = beta * spectrum.nodes, spectrum.weights
+    eigenvalues, weights = beta * spectrum.nodes, spectrum.weights
 
     def excess(log_tau: float) -> tuple[float, float]:
         tau = float(np.exp(log_tau))
         inverse = reciprocal(alpha + tau)
-        # In the array's own precision, which is three times faster: the root is wanted to 1e-3.
+        # In the array's own precision, which is three times faster: the root is wanted to 1e-4.
         eta = float(namespace(inverse).sum(inverse)) / alpha.shape[0]
         omega = inner(alpha, inverse) / alpha.shape[0] / eta  # 1 / eta - tau, without cancellation
         eta_slope = -inner(inverse, inverse) / alpha.shape[0]
         # Negative only by rounding, which tau / omega makes large: the slope would be far too steep.
         omega_slope = max(-eta_slope / eta**2 - 1, 0.0)
-        resolvent = float(np.sum(weights / (omega + share)))
-        resolvent_slope = -float(np.sum(weights / (omega + share) ** 2)) * omega_slope
+        resolvent = float(np.sum(weights / (omega + eigenvalues)))
+        resolvent_slope = -float(np.sum(weights / (omega + eigenvalues) ** 2)) * omega_slope
         slope = resolvent_slope / resolvent - eta_slope / eta
         # In logarithms the function is nearly straight.
         return float(np.log(resolvent / eta)), tau * slope
