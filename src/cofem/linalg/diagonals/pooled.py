@@ -96,7 +96,7 @@ def solve_trace(strength: Array, gamma: float, largest: float) -> float:
     Examples
     --------
     >>> import numpy as np
-    >>> round(solve_trace(np.array([1.0, 1.0]), 1.0, 1e6), 3)
+    >>> round(solve_trace(np.array([1.0, 1.0]), 1.0, 1e6), 5)
     1.0
     """
     weight = total(strength)
