@@ -259,6 +259,18 @@ def place(x: Array) -> str:
     return f"{type(x).__module__}.{type(x).__qualname__} on {array_api_compat.device(x)}"
 
 
+def library(x: Array) -> str:
+    """Return the name of the library that an array is of.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> library(np.ones(2))
+    'numpy'
+    """
+    return type(x).__module__.partition(".")[0]
+
+
 def check_same_place(x: Array, other: Array, name: str) -> None:
     """Raise ``TypeError`` unless both arrays are of one library and on one device."""
     if namespace(x) is not namespace(other) or array_api_compat.device(x) != array_api_compat.device(other):

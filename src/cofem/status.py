@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from cofem._packing import packable
+
 
 class ConvergenceWarning(UserWarning):
     """A fit met numerical trouble; the result is the last good state and its status says what to try.
@@ -24,6 +26,7 @@ class ConvergenceWarning(UserWarning):
     """
 
 
+@packable("code")
 class StatusCode(Enum):
     """How a fit ended.
 
@@ -57,6 +60,7 @@ class StatusCode(Enum):
     FAILED = "failed"
 
 
+@packable("status")
 @dataclass(frozen=True)
 class Status:
     """How a fit ended and what to try if that is not good enough.

@@ -16,11 +16,10 @@ import numpy as np
 import scipy.fft
 from scipy import linalg
 
-from cofem.inference.base import Moments, State
+from cofem._arrays import Array
+from cofem.inference.base import Moments
 from cofem.inference.irls import IRLS
 from cofem.inference.problem import Problem
-
-Array = Any
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class ExactOnDCT(IRLS):
     True
     """
 
-    def expectation(self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator) -> Moments:
+    def moments(self, problem: Problem, alpha: Array) -> Moments:
         """Build C from one cosine sum, invert it, and sum its inverse along its diagonals."""
         operator: Any = problem.phi.operator
         rows = operator.factors[0].rows
@@ -62,7 +61,7 @@ class ExactOnDCT(IRLS):
         along = np.bincount(difference.ravel(), inverse.ravel(), 2 * size)
         along += np.bincount(total.ravel(), inverse.ravel(), 2 * size)
         explained = g * scale * 0.5 * _cosine_sums(along, 2 * size)[:size]
-        floor = 1 / (alpha + problem.column_energy.astype(np.float64) / problem.noise_var)
+        floor = 1 / (alpha + problem.phi.column_energy.astype(np.float64) / problem.noise_var)
         return Moments(mean, np.maximum(g * (1 - explained), floor))
 
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from cofem._arrays import inner, namespace, norm, number_like, overwrite
-
-Array = Any
+from cofem._arrays import Array, inner, namespace, norm, number_like, overwrite
 
 #: Longest extrapolation. 8 ended in worse optima near the recovery limit (DCT, f = 8: NRMSE 33 % against
 #: 2.3 %); on DCT problems 3 took fewer applications than 2 or 4.

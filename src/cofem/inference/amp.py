@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from cofem._arrays import Array
+from cofem._packing import packable
 from cofem.inference.base import ExpectationMaximisation, Info, Moments, State
 from cofem.inference.problem import Problem
 from cofem.status import StatusCode
-
-Array = Any
-
 
 #: Unrest up to which messages count as settled. On Gaussian dictionaries of mean 0 to 100 the final misfit of
 #: the data was at most 0.7 noise deviations where AMP agreed with EM, and at least 4 where it did not.
 MAX_UNREST = 3.0
 
 
+@packable("amp")
 class Messages(NamedTuple):
     """State of the message passing, handed from one E-step to the next."""
 
@@ -69,14 +69,24 @@ class AMP(ExpectationMaximisation):
 
     def memory(self, problem: Problem) -> tuple[float, str]:
         """Count a matrix of squared entries, unless the operator has a fast form of it."""
-        if problem.phi.operator.abs2() is not None and problem.phi.operator.precision is None:
+        if problem.phi.abs2() is not None and problem.phi.precision is None:
             return 0.0, ""
         n, d = problem.phi.shape
         return problem.real_dtype.itemsize * float(n * d), "the N x D matrix of squared entries"
 
+    def first_expectation(self, problem: Problem, alpha: Array, rng: np.random.Generator) -> Moments:
+        """Pass messages from a mean of zero."""
+        mean = np.zeros(problem.n_columns, problem.y.dtype)
+        prior = State(alpha, mean, 1 / alpha)
+        start = Messages(mean, 1 / alpha, np.zeros_like(problem.y), self.damping, np.inf, prior)
+        return self._moments(problem, alpha, start)
+
     def expectation(self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator) -> Moments:
-        """Pass messages from the last ones; restart with more damping when they grow."""
-        messages = state.carry or self._start(problem, alpha)
+        """Pass messages from the last ones."""
+        return self._moments(problem, alpha, state.carry)
+
+    def _moments(self, problem: Problem, alpha: Array, messages: Messages) -> Moments:
+        """Pass messages; restart with more damping when they grow."""
         limit = 3 * float(np.linalg.norm(problem.y))
         damping = messages.damping
         while damping >= self.min_damping:
@@ -103,15 +113,10 @@ class AMP(ExpectationMaximisation):
         )
         return messages.good, Info(end=StatusCode.DIVERGED, message=message)
 
-    def _start(self, problem: Problem, alpha: Array) -> Messages:
-        mean = np.zeros(problem.n_columns, problem.y.dtype)
-        residual = np.zeros_like(problem.y)
-        return Messages(mean, 1 / alpha, residual, self.damping, np.inf, State(alpha, mean, 1 / alpha))
-
     def _pass(self, problem: Problem, g: Array, messages: Messages, limit: float) -> Messages | None:
         """Run the inner steps; None when the residual grows beyond `limit`."""
         mean, variance, residual, share, _, good = messages
-        squares = problem.squares
+        squares = problem.phi.squares
         # Damping changes the fixed-point iteration, not its fixed points.
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             for _ in range(self.inner_steps):

@@ -1,4 +1,4 @@
-"""What an algorithm is: a step from one state to the next, run by the loop."""
+"""What an algorithm is: a first state, and a step from one state to the next, run by the loop."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cofem._arrays import namespace, number_like, place
+from cofem._arrays import Array, namespace, number_like, place
 from cofem._memory import available_bytes, describe_bytes
+from cofem._packing import packable
 from cofem.inference.acceleration import extrapolate, overshot, slope_along
 from cofem.inference.problem import Problem
 from cofem.priors import Independent
 from cofem.status import StatusCode
 
-Array = Any
 
-
+@packable("state")
 @dataclass(frozen=True)
 class State:
     """Everything an algorithm knows after a step, in scaled units.
@@ -26,21 +26,22 @@ class State:
     ----------
     alpha : array of shape (D,)
         Prior precisions that `mean` and `variance` belong to.
-    mean : array of shape (D,) or (L, D), or None before the first step
+    mean : array of shape (D,) or (L, D)
         Posterior mean, a row for each task.
-    variance : array of shape (D,) or None
+    variance : array of shape (D,)
         Posterior variances, which tasks with one dictionary have in common.
     carry : Any
-        What the algorithm hands from step to step (warm starts and the like).
+        What the algorithm hands from step to step (warm starts and the like). A type of its own is declared
+        with `cofem.packable`, so that checkpoints can hold it.
     previous_alpha : array of shape (D,) or None
         Precisions of the step before, if the next step may be extrapolated from both.
     """
 
     alpha: Array
-    mean: Array = None
-    variance: Array = None
+    mean: Array
+    variance: Array
     carry: Any = None
-    previous_alpha: Array = None
+    previous_alpha: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Info:
     Attributes
     ----------
     cg_iterations : int
-        CG steps of the slowest column.
+        CG steps of the slowest system.
     figures : dict of str to float or str
         Further entries of the history, e.g. ``log_evidence``.
     notes : dict of str to str
@@ -106,44 +107,42 @@ class Method(ABC):
     #: Whether it has a stop rule of its own, in place of the change of the mean.
     stops_itself: ClassVar[bool] = False
 
-    #: Where alpha starts unless the user says otherwise; None for a start free of units.
-    alpha_init: ClassVar[float | None] = None
-    #: Factor by which a known noise variance is larger in the first step.
-    noise_continuation: ClassVar[float] = 1.0
+    @property
+    def start_alpha(self) -> float | None:
+        """Where alpha starts unless the user says otherwise; None for a start free of units."""
+        return None
 
     def memory(self, problem: Problem) -> tuple[float, str]:
         """Bytes needed beyond vectors of length D, and for what."""
         return 0.0, ""
 
-    def check(self, problem: Problem) -> None:
-        """Refuse at the door what this method cannot do."""
+    def refusal(self, problem: Problem) -> Exception | None:
+        """Return why this method cannot work on a problem, as the error to raise; None if it can."""
         if not self.any_array and not isinstance(problem.y, np.ndarray):
-            raise TypeError(
-                f"method='{self.name}' works on NumPy arrays only, but y or Phi is {place(problem.y)}; use "
-                "'cofem' or 'vi', or convert both to NumPy"
+            return TypeError(
+                f"method='{self.name}' works on NumPy arrays only, but y or Phi is {place(problem.y)}"
             )
         if problem.is_complex and not self.complex_data:
-            raise ValueError(
-                f"method='{self.name}' works on real data only, but y or Phi is complex; "
-                "use 'cofem', 'em' or 'irls'"
-            )
+            return ValueError(f"method='{self.name}' works on real data only, but y or Phi is complex")
         if problem.y.ndim == 2 and not self.several_tasks:
-            raise ValueError(
+            return ValueError(
                 f"method='{self.name}' works on one data vector, got y with a column for each of "
-                f"{problem.n_tasks} tasks that share their precisions; use 'cofem', 'em', 'irls' or 'vi'"
+                f"{problem.n_tasks} tasks that share their precisions"
             )
         if not self.any_prior and (problem.nonnegative or not isinstance(problem.prior, Independent)):
-            raise ValueError(
-                f"method='{self.name}' has the independent prior built in, without constraints; use 'cofem', "
-                "'em' or 'irls'"
-            )
+            return ValueError(f"method='{self.name}' has the independent prior built in, without constraints")
         needed, what = self.memory(problem)
         limit = available_bytes()
         if limit is not None and needed > limit:
-            raise ValueError(
+            return ValueError(
                 f"method='{self.name}' needs {describe_bytes(needed)} for {what}, but only "
-                f"{describe_bytes(limit)} of memory is available; use method='cofem', which needs vectors"
+                f"{describe_bytes(limit)} of memory is available"
             )
+        return None
+
+    @abstractmethod
+    def init(self, problem: Problem, alpha: Array, rng: np.random.Generator) -> tuple[State, Info]:
+        """Return the first state: the moments at the precisions that the fit starts from."""
 
     @abstractmethod
     def step(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
@@ -152,6 +151,12 @@ class Method(ABC):
     def restarts(self, state: State) -> bool:
         """Tell whether the steps so far were misled, and the next one is to begin from the start again."""
         return False
+
+    def restart(
+        self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator
+    ) -> tuple[State, Info]:
+        """Return a first state again, with what was learned in the misled steps."""
+        return self.init(problem, alpha, rng)
 
     def finish(
         self, problem: Problem, state: State, ended: StatusCode, rng: np.random.Generator
@@ -167,9 +172,13 @@ class Method(ABC):
 class ExpectationMaximisation(Method):
     """EM: an E-step at the current alpha, then the prior's update, ``alpha = 1 / (mean^2 + variance)``.
 
-    A step updates alpha from the moments of the state, if there are any yet, and takes the
-    moments at the new alpha, so that a state's moments always belong to its alpha.
+    A step updates alpha from the moments of the state and takes the moments at the new alpha, so that a
+    state's moments always belong to its alpha.
     """
+
+    @abstractmethod
+    def first_expectation(self, problem: Problem, alpha: Array, rng: np.random.Generator) -> Moments:
+        """E-step at the precisions that the fit starts from."""
 
     @abstractmethod
     def expectation(self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator) -> Moments:
@@ -179,10 +188,12 @@ class ExpectationMaximisation(Method):
         """Tell whether the next update may be extrapolated."""
         return False
 
+    def init(self, problem: Problem, alpha: Array, rng: np.random.Generator) -> tuple[State, Info]:
+        """Take the moments at the first alpha."""
+        return state_of(alpha, self.first_expectation(problem, alpha, rng))
+
     def step(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         """Update alpha, then take the moments at it; undo an extrapolation that went too far."""
-        if state.mean is None:
-            return self._moments_at(problem, state.alpha, state, rng)
         if not (self.accelerates(state) and problem.prior.extrapolates):
             return self._moments_at(problem, _update(problem, state), state, rng)
         if state.previous_alpha is None:
@@ -202,7 +213,12 @@ class ExpectationMaximisation(Method):
         moments = self.expectation(problem, alpha, state, rng)
         if moments.info.end is StatusCode.FAILED:
             return state, moments.info
-        return State(alpha, moments.mean, moments.variance, moments.carry), moments.info
+        return state_of(alpha, moments)
+
+
+def state_of(alpha: Array, moments: Moments) -> tuple[State, Info]:
+    """Return the state that moments at `alpha` make, and what the E-step reports."""
+    return State(alpha, moments.mean, moments.variance, moments.carry), moments.info
 
 
 def _update(problem: Problem, state: State) -> Array:
@@ -214,6 +230,7 @@ def _leap(problem: Problem, state: State) -> tuple[Array, float | None]:
     """Return the extrapolated precisions and the slope of the evidence towards them; else a plain update."""
     second_moment = problem.second_moment(state.mean, state.variance)
     image = problem.prior.precisions(second_moment, problem.alpha_cap)
+    assert state.previous_alpha is not None
     alpha = extrapolate(state.previous_alpha, state.alpha, image)
     if alpha is None:
         return image, None

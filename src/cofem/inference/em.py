@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from scipy import linalg
 
+from cofem._arrays import Array
 from cofem.inference.base import ExpectationMaximisation, Info, Moments, State
-from cofem.inference.evidence import log_evidence
 from cofem.inference.problem import Problem
-from cofem.linalg.direct import product, safe_cholesky
-
-Array = Any
+from cofem.linalg.factor import product, safe_cholesky
 
 
 @dataclass(frozen=True)
@@ -26,9 +24,6 @@ class EM(ExpectationMaximisation):
     ----------
     accelerate : bool
         Extrapolate the outer steps (SQUAREM), where plain EM would take a step at a time.
-    noise_continuation : float
-        Start with the noise variance times this and halve it in every step until it is the true one (for a
-        noise that is given). 1 for none: on DCT problems near the recovery limit it made no difference.
 
     Examples
     --------
@@ -40,7 +35,6 @@ class EM(ExpectationMaximisation):
     """
 
     accelerate: bool = False
-    noise_continuation: float = 1.0  # type: ignore[misc]
 
     name: ClassVar[str] = "em"
 
@@ -54,28 +48,34 @@ class EM(ExpectationMaximisation):
         size = 16 if problem.is_complex else 8
         return size * (n * d + 3.0 * d * d), "Phi and three D x D matrices"
 
+    def first_expectation(self, problem: Problem, alpha: Array, rng: np.random.Generator) -> Moments:
+        """Multiply out ``Phi^H Phi``, and take the moments."""
+        phi = problem.phi.matrix
+        return self._moments(problem, alpha, phi.conj().T @ phi)
+
     def expectation(self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator) -> Moments:
+        """Take the moments, with ``Phi^H Phi`` from the step before."""
+        return self._moments(problem, alpha, state.carry)
+
+    def _moments(self, problem: Problem, alpha: Array, gram: np.ndarray) -> Moments:
         """Factor ``A = beta Phi^H Phi + diag(alpha)`` and invert it."""
-        phi, beta = problem.dense, 1 / problem.noise_var
-        gram = state.carry
-        if gram is None:
-            gram = phi.conj().T @ phi
+        phi, beta = problem.phi.matrix, 1 / problem.noise_var
         alpha = alpha.astype(np.float64)
         matrix = beta * gram
         matrix[np.diag_indices_from(matrix)] += alpha
         factor = safe_cholesky(matrix)
-        y = columns(problem)
+        y = data_columns(problem)
         mean = linalg.cho_solve((factor, True), beta * product(phi, y, adjoint=True), check_finite=False)
         log_det_a = 2 * float(np.sum(np.log(np.diagonal(factor).real)))
         variance = _inverse_diagonal(factor)
         log_det = log_det_a + problem.n_rows * np.log(problem.noise_var) - float(np.sum(np.log(alpha)))
         quadratic = beta * float(np.vdot(y, y - product(phi, mean)).real)
-        info = Info(figures={"log_evidence": log_evidence(problem, log_det, quadratic)})
+        info = Info(figures={"log_evidence": problem.log_evidence(log_det, quadratic)})
         real = problem.real_dtype
         return Moments(as_mean(mean, problem), variance.astype(real), gram, info)
 
 
-def columns(problem: Problem) -> np.ndarray:
+def data_columns(problem: Problem) -> np.ndarray:
     """Return the data in double precision as columns, shape (N, L)."""
     kind = np.complex128 if problem.is_complex else np.float64
     return np.atleast_2d(problem.y).T.astype(kind)

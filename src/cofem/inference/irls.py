@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from scipy import linalg
 
+from cofem._arrays import Array
 from cofem.inference.base import ExpectationMaximisation, Info, Moments, State
-from cofem.inference.em import as_mean, columns
-from cofem.inference.evidence import log_evidence
+from cofem.inference.em import as_mean, data_columns
 from cofem.inference.problem import Problem
-from cofem.linalg.direct import covariance_of_data, product, safe_cholesky
-
-Array = Any
+from cofem.linalg.direct import covariance_of_data
+from cofem.linalg.factor import energy_of_columns, product, safe_cholesky, solve_lower
 
 
 @dataclass(frozen=True)
@@ -28,9 +26,6 @@ class IRLS(ExpectationMaximisation):
     ----------
     accelerate : bool
         Extrapolate the outer steps (SQUAREM), where plain EM would take a step at a time.
-    noise_continuation : float
-        Start with the noise variance times this and halve it in every step until it is the true one (for a
-        noise that is given). 1 for none: on DCT problems near the recovery limit it made no difference.
 
     Examples
     --------
@@ -42,7 +37,6 @@ class IRLS(ExpectationMaximisation):
     """
 
     accelerate: bool = False
-    noise_continuation: float = 1.0  # type: ignore[misc]
 
     name: ClassVar[str] = "irls"
 
@@ -56,20 +50,28 @@ class IRLS(ExpectationMaximisation):
         size = 16 if problem.is_complex else 8
         return size * (2.0 * n * d + 2.0 * n * n), "two N x D and two N x N matrices"
 
+    def first_expectation(self, problem: Problem, alpha: Array, rng: np.random.Generator) -> Moments:
+        """Take the moments."""
+        return self.moments(problem, alpha)
+
     def expectation(self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator) -> Moments:
+        """Take the moments, whatever the state before."""
+        return self.moments(problem, alpha)
+
+    def moments(self, problem: Problem, alpha: Array) -> Moments:
         """Factor C and whiten Phi with it."""
-        phi, g = problem.dense, 1 / alpha.astype(np.float64)
+        phi, g = problem.phi.matrix, 1 / alpha.astype(np.float64)
         factor = safe_cholesky(covariance_of_data(phi, 1.0, g, problem.noise_var))
-        white_y = linalg.solve_triangular(factor, columns(problem), lower=True, check_finite=False)
-        white_phi = linalg.solve_triangular(factor, phi, lower=True, check_finite=False)
+        white_y = solve_lower(factor, data_columns(problem))
+        white_phi = solve_lower(factor, phi)
         mean = g[:, None] * product(white_phi, white_y, adjoint=True)
-        explained = g * np.einsum("ij,ij->j", white_phi.conj(), white_phi).real
+        explained = g * energy_of_columns(white_phi)
         # gamma = explained is at most 1; what rounding leaves of 1 - gamma is bounded from below by
         # the variance a coefficient would have if all others were known.
-        floor = 1 / (alpha + problem.column_energy.astype(np.float64) / problem.noise_var)
+        floor = 1 / (alpha + problem.phi.column_energy.astype(np.float64) / problem.noise_var)
         variance = np.maximum(g * (1 - explained), floor)
         log_det = 2 * float(np.sum(np.log(np.diagonal(factor).real)))
         quadratic = float(np.vdot(white_y, white_y).real)
-        info = Info(figures={"log_evidence": log_evidence(problem, log_det, quadratic)})
+        info = Info(figures={"log_evidence": problem.log_evidence(log_det, quadratic)})
         real = problem.real_dtype
         return Moments(as_mean(mean, problem), variance.astype(real), None, info)

@@ -36,25 +36,21 @@ class MacKay(EM):
     complex_data: ClassVar[bool] = False
     several_tasks: ClassVar[bool] = False
 
-    def check(self, problem: Problem) -> None:
+    def refusal(self, problem: Problem) -> Exception | None:
         """Refuse priors and constraints, which the update does not know."""
-        super().check(problem)
         if problem.nonnegative or not isinstance(problem.prior, Independent):
-            raise ValueError(
-                "MacKay's update has the independent prior built in, without constraints; use EM"
-            )
+            return ValueError("MacKay's update has the independent prior built in, without constraints")
+        return super().refusal(problem)
+
+    def init(self, problem: Problem, alpha: np.ndarray, rng: np.random.Generator) -> tuple[State, Info]:
+        """Begin with a broader prior than usual: fewer columns that look alike end in a poor optimum."""
+        return super().init(problem, alpha * alpha.dtype.type(BROADER), rng)
 
     def step(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         """Update alpha, then take the moments at it."""
         alpha = state.alpha
-        if state.mean is None:
-            # From a broader prior than usual: fewer fits of columns that look alike end in a poor optimum.
-            alpha = alpha * alpha.dtype.type(BROADER)
-        else:
-            explained = np.maximum(1 - alpha * state.variance, 0)
-            least = explained / alpha.dtype.type(problem.alpha_cap)
-            # The data say nothing about a column of zeros, whose precision stays.
-            alpha = np.divide(
-                explained, np.maximum(state.mean**2, least), out=alpha.copy(), where=explained > 0
-            )
+        explained = np.maximum(1 - alpha * state.variance, 0)
+        least = explained / alpha.dtype.type(problem.alpha_cap)
+        # The data say nothing about a column of zeros, whose precision stays.
+        alpha = np.divide(explained, np.maximum(state.mean**2, least), out=alpha.copy(), where=explained > 0)
         return self._moments_at(problem, alpha, state, rng)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cofem.inference.loop import Callback, Snapshot
+from cofem.inference.record import Callback, Snapshot
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import numpy as np
 from cofem._memory import available_bytes
 from cofem.inference.amp import AMP
 from cofem.inference.base import Method
-from cofem.inference.cofem import CoFEM
+from cofem.inference.covariance_free import CoFEM
 from cofem.inference.em import EM
 from cofem.inference.irls import IRLS
 from cofem.inference.problem import Problem
@@ -36,6 +36,16 @@ def get_method(method: Any, problem: Problem) -> tuple[Method, str]:
         names = ", ".join(repr(name) for name in ("auto", *METHODS))
         raise ValueError(f"method must be one of {names} or a method object, got {method!r}")
     raise TypeError(f"method must be a name or a method object such as cofem.CoFEM(), got {method!r}")
+
+
+def check_method(method: Method, problem: Problem) -> None:
+    """Refuse at the door what a method cannot do, and name those that can."""
+    refusal = method.refusal(problem)
+    if refusal is None:
+        return
+    able = [repr(name) for name, kind in METHODS.items() if kind().refusal(problem) is None]
+    advice = f"; use {' or '.join([', '.join(able[:-1]), able[-1]] if able[1:] else able)}" if able else ""
+    raise type(refusal)(f"{refusal}{advice}")
 
 
 def choose_method(problem: Problem) -> tuple[Method, str]:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from scipy import linalg
 
+from cofem._arrays import Array
+from cofem._packing import packable
 from cofem.inference.base import Info, Method, State
-from cofem.inference.evidence import log_evidence
 from cofem.inference.problem import Problem
 from cofem.status import StatusCode
 
-Array = Any
 
-
+@packable("seq")
 @dataclass(frozen=True)
 class Model:
     """The active set and its statistics.
@@ -74,9 +75,15 @@ class Seq(Method):
     default_max_iter: ClassVar[int] = 1_000_000
     stops_itself: ClassVar[bool] = True
 
+    def init(self, problem: Problem, alpha: Array, rng: np.random.Generator) -> tuple[State, Info]:
+        """Take the first action of an empty model; `alpha` is not used."""
+        return self._act(problem, empty_model(problem))
+
     def step(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         """Take the best action, or end if it is not worth it."""
-        model = state.carry if state.carry is not None else empty_model(problem)
+        return self._act(problem, state.carry)
+
+    def _act(self, problem: Problem, model: Model) -> tuple[State, Info]:
         index, alpha, gain = best_action(model)
         end, message = None, ""
         if gain > self.min_gain:
@@ -106,7 +113,7 @@ def empty_model(problem: Problem) -> Model:
         covariance=np.zeros((0, 0)),
         sparsity=beta * _exact_column_energy(problem),
         quality=beta * problem.phi.adjoint(y),
-        log_evidence=log_evidence(problem, log_det, beta * float(y @ y)),
+        log_evidence=problem.log_evidence(log_det, beta * float(y @ y)),
     )
 
 
@@ -242,22 +249,21 @@ def refresh(problem: Problem, model: Model) -> Model:
         covariance=covariance,
         sparsity=model.sparsity,
         quality=beta * problem.phi.adjoint(misfit),
-        log_evidence=log_evidence(problem, float(log_det), beta * float(y @ misfit)),
+        log_evidence=problem.log_evidence(float(log_det), beta * float(y @ misfit)),
     )
 
 
-def _column_blocks(problem: Problem, indices: np.ndarray) -> Any:
+def _column_blocks(problem: Problem, indices: np.ndarray) -> Iterator[np.ndarray]:
     """Columns of Phi, a block of at most 2^22 numbers at a time."""
     size = max(1, 2**22 // problem.n_columns)
     for start in range(0, indices.size, size):
-        yield problem.phi.operator.columns(indices[start : start + size]).astype(np.float64, copy=False)
+        yield problem.phi.columns(indices[start : start + size]).astype(np.float64, copy=False)
 
 
 def _exact_column_energy(problem: Problem) -> np.ndarray:
     """``||phi_j||^2`` to rounding: the sequential statistics build on it."""
-    operator = problem.phi.operator
-    if operator.column_norms_exact:
-        return operator.column_norms().astype(np.float64) ** 2
+    if problem.phi.column_norms_exact:
+        return problem.phi.column_norms().astype(np.float64) ** 2
     blocks = _column_blocks(problem, np.arange(problem.n_columns))
     return np.concatenate([np.einsum("ij,ij->i", block, block) for block in blocks])
 

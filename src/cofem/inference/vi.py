@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from cofem._arrays import in_precision, namespace
+from cofem._arrays import Array, in_precision, namespace
 from cofem.inference.base import ExpectationMaximisation, Moments, State
 from cofem.inference.problem import Problem
-
-Array = Any
 
 
 @dataclass(frozen=True)
@@ -40,17 +38,23 @@ class VI(ExpectationMaximisation):
     #: Its steps are short, so a small one says little.
     noise_tol: ClassVar[float] = 0.0
 
+    def first_expectation(self, problem: Problem, alpha: Array, rng: np.random.Generator) -> Moments:
+        """Take the diagonal posterior of the bound at a mean of zero."""
+        return self._moments(problem, alpha, problem.phi.adjoint(problem.y))
+
     def expectation(self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator) -> Moments:
         """Take the diagonal posterior of the bound at the last mean."""
+        pull = problem.phi.adjoint(problem.y - problem.phi.forward(state.mean))
+        pull += self._half_curvature(problem) * state.mean
+        return self._moments(problem, alpha, pull)
+
+    def _half_curvature(self, problem: Problem) -> float:
         # The norm is estimated for some operators; a bound that is too low would not be one.
-        half_curvature = 1.01 * problem.gain
+        return 1.01 * problem.phi.gain
+
+    def _moments(self, problem: Problem, alpha: Array, pull: Array) -> Moments:
         beta = 1 / problem.noise_var
-        variance = 1 / (beta * half_curvature + alpha)
-        if state.mean is None:
-            pull = problem.phi.adjoint(problem.y)
-        else:
-            pull = problem.phi.adjoint(problem.y - problem.phi.forward(state.mean))
-            pull += half_curvature * state.mean
+        variance = 1 / (beta * self._half_curvature(problem) + alpha)
         variance = in_precision(variance, problem.real_dtype.name)
         mean = namespace(pull).astype(beta * pull * variance, problem.y.dtype, copy=False)
         return Moments(mean, variance)

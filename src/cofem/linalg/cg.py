@@ -1,4 +1,4 @@
-"""Batched preconditioned conjugate gradients with a stop for each column."""
+"""Batched preconditioned conjugate gradients with a stop for each right-hand side."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from cofem._arrays import (
     BLOCK,
+    Array,
     is_torch,
     multiply_into,
     namespace,
@@ -20,17 +21,15 @@ from cofem._arrays import (
     vdot,
 )
 
-Array = Any
-
 #: The measure is not evaluated while the residual says that it is still this many times its tolerance.
 FAR = 1.5
-#: But it is evaluated every so many steps at the least (and never before a column may stop).
+#: But it is evaluated at least every so many steps (and never before a system may stop).
 LOOK_EVERY = 6
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What a stopping measure may read about the columns that are still iterating.
+    """What a stopping measure may read about the systems that are still iterating.
 
     Attributes
     ----------
@@ -38,20 +37,50 @@ class Progress:
         ``b - A x``.
     energy : ndarray of shape (B,)
         Squared energy norm of all steps together; ``||x||_A^2`` when started from zero.
-    columns : ndarray of int
-        Which columns of the right-hand side these are.
+    rows : ndarray of int
+        Which right-hand sides these are.
     """
 
     residual: Array
     energy: np.ndarray
-    columns: np.ndarray
+    rows: np.ndarray
 
 
 class Measure(Protocol):
-    """An error measure: one non-negative number for each column still iterating."""
+    """An error measure: one non-negative number for each system still iterating."""
 
     def __call__(self, progress: Progress) -> np.ndarray:
-        """Return the error of each column; it has converged once this is at most its tolerance."""
+        """Return the error of each system; it is solved once this is at most its tolerance."""
+
+
+class Preconditioner(Protocol):
+    """An approximate inverse of the matrix, Hermitian and positive definite."""
+
+    def apply(self, r: Array, out: Array) -> None:
+        """Write ``P^-1 r`` into `out`, both of shape (B, n)."""
+
+
+@dataclass(frozen=True)
+class StopRule:
+    """When a solve is done.
+
+    Attributes
+    ----------
+    tol : float or ndarray of shape (B,)
+        A system is solved once `measure` is at most this.
+    max_iter : int
+        At most so many steps.
+    min_iter : int
+        At least so many, unless the residual is exactly zero: a warm start that already meets the tolerance
+        would otherwise come back unchanged.
+    measure : Measure, optional
+        The error that is compared with `tol`; by default the residual relative to the initial one.
+    """
+
+    tol: float | np.ndarray
+    max_iter: int
+    min_iter: int = 0
+    measure: Measure | None = None
 
 
 @dataclass(frozen=True)
@@ -63,11 +92,11 @@ class CGResult:
     x : array of shape (B, n)
         The solutions.
     iterations : ndarray of int, shape (B,)
-        Steps each column took.
+        Steps each system took.
     converged : ndarray of bool, shape (B,)
-        Whether each column met its tolerance.
+        Whether each system met its tolerance.
     broken : ndarray of bool, shape (B,)
-        Columns whose step was not finite or met a direction of non-positive curvature; they
+        Systems whose step was not finite or met a direction of non-positive curvature; they
         keep the last finite iterate.
     error : ndarray of shape (B,)
         The stopping measure at the end.
@@ -114,43 +143,40 @@ def join_results(results: Sequence[CGResult]) -> CGResult:
 
 
 def relative_residual(b: Array) -> Measure:
-    """Measure ``||r||_2 / ||b||_2`` of each column."""
+    """Measure ``||r||_2 / ||b||_2`` of each system."""
     size = np.sqrt(real_dot(b, b))
     size[size == 0] = 1.0
 
     def measure(progress: Progress) -> np.ndarray:
-        return np.sqrt(real_dot(progress.residual, progress.residual)) / size[progress.columns]
+        return np.sqrt(real_dot(progress.residual, progress.residual)) / size[progress.rows]
 
     return measure
 
 
 def frobenius_residual(b: Array) -> Measure:
-    """Measure ``||A X - B||_F / ||B||_F``: the paper's, one number shared by all columns."""
+    """Measure ``||A X - B||_F / ||B||_F``: the paper's, one number shared by all systems."""
     size = np.sqrt(real_dot(b, b).sum()) or 1.0
 
     def measure(progress: Progress) -> np.ndarray:
         error = np.sqrt(real_dot(progress.residual, progress.residual).sum()) / size
-        return np.full(progress.columns.size, error)
+        return np.full(progress.rows.size, error)
 
     return measure
 
 
-# Values that are not finite are looked for and reported as broken columns, not warned about one by one.
+# Values that are not finite are looked for and reported as broken systems, not warned about one by one.
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")
 def conjugate_gradients(
     apply: Callable[[Array], Array],
     residual: Array,
+    stop: StopRule,
     *,
-    tol: float | np.ndarray,
-    max_iter: int,
-    min_iter: int = 0,
-    measure: Measure | None = None,
-    precondition: Callable[[Array, Array], None] | None = None,
+    preconditioner: Preconditioner | None = None,
     x0: Array | None = None,
 ) -> CGResult:
     """Solve ``A x = b`` for a batch of right-hand sides, A Hermitian positive definite.
 
-    Each column stops by itself and leaves the batch when it does, so that later applications
+    Each system stops by itself and leaves the batch when it does, so that later applications
     of A cost only what is still needed. The vectors that are iterated on are the caller's own:
     `residual` and `x0` are overwritten.
 
@@ -161,17 +187,10 @@ def conjugate_gradients(
         used as scratch space.
     residual : array of shape (B, n)
         ``b - A x0``, one system in each row; b itself when there is no `x0`. Overwritten.
-    tol : float or ndarray of shape (B,)
-        A column has converged once ``measure`` is at most this.
-    max_iter : int
-        Steps at the most.
-    min_iter : int
-        Steps at the least, unless the residual is exactly zero: a warm start that already meets the
-        tolerance would otherwise come back unchanged.
-    measure : Measure, optional
-        The error that is compared with `tol`; by default the residual relative to the initial one.
-    precondition : callable, optional
-        ``(r, out)``, both of shape (B', n): writes the inverse of the preconditioner applied to r into out.
+    stop : StopRule
+        When each system is done.
+    preconditioner : Preconditioner, optional
+        None for none.
     x0 : array of shape (B, n), optional
         Initial guess; zero by default. Overwritten: it becomes the solution.
 
@@ -179,75 +198,71 @@ def conjugate_gradients(
     --------
     >>> import numpy as np
     >>> A = np.array([[4.0, 1.0], [1.0, 3.0]])
-    >>> result = conjugate_gradients(lambda x: x @ A, np.array([[1.0, 2.0]]), tol=1e-12, max_iter=10)
+    >>> result = conjugate_gradients(lambda x: x @ A, np.array([[1.0, 2.0]]), StopRule(1e-12, max_iter=10))
     >>> np.round(result.x @ A, 6).tolist(), bool(result.converged.all())
     ([[1.0, 2.0]], True)
     """
     r = residual
     xp = namespace(r)
-    n_columns = r.shape[0]
-    measure = relative_residual(r) if measure is None else measure
-    tolerance = np.broadcast_to(np.asarray(tol, dtype=float), (n_columns,))
+    n_systems = r.shape[0]
+    measure = relative_residual(r) if stop.measure is None else stop.measure
+    tolerance = np.broadcast_to(np.asarray(stop.tol, dtype=float), (n_systems,))
     applications = 0
     x = xp.zeros_like(r) if x0 is None else x0
 
     solution = x
-    iterations = np.zeros(n_columns, dtype=int)
-    converged = np.zeros(n_columns, dtype=bool)
-    broken = np.zeros(n_columns, dtype=bool)
-    error = np.full(n_columns, np.inf)
-
-    if precondition is None:
-
-        def precondition(r: Array, out: Array) -> None:
-            out[...] = r
+    iterations = np.zeros(n_systems, dtype=int)
+    converged = np.zeros(n_systems, dtype=bool)
+    broken = np.zeros(n_systems, dtype=bool)
+    error = np.full(n_systems, np.inf)
+    precondition = _copy if preconditioner is None else preconditioner.apply
 
     p = xp.empty_like(r)
     precondition(r, p)
     rz = real_dot(r, p)
-    columns = np.arange(n_columns)
-    energy = np.zeros(n_columns)
+    rows = np.arange(n_systems)
+    energy = np.zeros(n_systems)
 
     # The measure in units of sqrt(rz) changes little from step to step, but for the first few.
-    ratio = np.zeros(n_columns)
-    for step in range(max_iter + 1):
+    ratio = np.zeros(n_systems)
+    for step in range(stop.max_iter + 1):
         now = ratio * np.sqrt(rz)
-        far = np.isfinite(now) & (now > FAR * tolerance[columns])
-        if (step >= min_iter and (not far.all() or step % LOOK_EVERY == 0)) or step == max_iter:
-            now = measure(Progress(r, energy, columns))
+        far = np.isfinite(now) & (now > FAR * tolerance[rows])
+        if (step >= stop.min_iter and (not far.all() or step % LOOK_EVERY == 0)) or step == stop.max_iter:
+            now = measure(Progress(r, energy, rows))
             ratio = now / np.sqrt(rz)
         # A zero residual is the exact answer whatever the measure thinks (zero b, exact x0).
         now = np.where(rz == 0, 0.0, now)
         finite = np.isfinite(rz)
-        error[columns] = np.where(finite, now, np.inf)
-        done = finite & (now <= tolerance[columns]) & ((step >= min_iter) | (rz == 0))
-        converged[columns[done]] = True
-        broken[columns[~finite]] = True
+        error[rows] = np.where(finite, now, np.inf)
+        done = finite & (now <= tolerance[rows]) & ((step >= stop.min_iter) | (rz == 0))
+        converged[rows[done]] = True
+        broken[rows[~finite]] = True
         leave = done | ~finite
-        if step == max_iter:
+        if step == stop.max_iter:
             leave[:] = True
         if leave.any():
             if solution is not x:
-                _put_rows(solution, columns[leave], _take_rows(x, leave))
+                _put_rows(solution, rows[leave], _take_rows(x, leave))
             if leave.all():
                 break
             stay = ~leave
             if solution is x:
                 solution = xp.asarray(x, copy=True)
-            columns, energy, rz, ratio = columns[stay], energy[stay], rz[stay], ratio[stay]
+            rows, energy, rz, ratio = rows[stay], energy[stay], rz[stay], ratio[stay]
             x, r, p = _take_rows(x, stay), _take_rows(r, stay), _take_rows(p, stay)
 
         a_p = apply(p)
-        applications += columns.size
+        applications += rows.size
         curvature = real_dot(p, a_p)
-        # A broken column takes a zero step here and is caught as non-finite above.
+        # A broken system takes a zero step here and is caught as non-finite above.
         good = np.isfinite(curvature) & (curvature > 0) & (rz > 0)
         length = np.where(good, rz / np.where(good, curvature, 1.0), 0.0)
         # Long vectors are few: the product, once it is spent, is scratch space for all that follows.
         scratch = a_p
         _add_scaled(r, -length, a_p, scratch)
         _add_scaled(x, length, p, scratch)
-        iterations[columns] += 1
+        iterations[rows] += 1
         energy += length * rz
         precondition(r, scratch)
         rz_new = np.where(good, real_dot(r, scratch), np.nan)
@@ -256,6 +271,10 @@ def conjugate_gradients(
         del a_p, scratch
 
     return CGResult(solution, iterations, converged, broken, error, applications)
+
+
+def _copy(r: Array, out: Array) -> None:
+    out[...] = r
 
 
 def real_dot(a: Array, b: Array) -> np.ndarray:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from scipy import linalg
-from scipy.linalg import blas
 
-from cofem._arrays import conj, squared_modulus
-from cofem.operators import Dense, Operator
-from cofem.operators.compose import Scaled
+from cofem._arrays import conj
+from cofem.linalg.factor import energy_of_columns, rank_update, safe_cholesky, solve_lower
+from cofem.operators import Operator
 
 #: Smaller side of Phi up to which a factor may take the place of conjugate gradients: 32 MB, half a second.
 EXACT_SIDE = 2048
 #: Steps that conjugate gradients are taken to need for one right-hand side.
 CG_STEPS = 50
-#: Numbers in one batch of vectors that Phi is applied to, and how many vectors at the most.
+#: Numbers in one batch of vectors that Phi is applied to, and how many vectors at most.
 BATCH, BATCH_VECTORS = 2**22, 64
 #: Columns of a stored matrix that are scaled and multiplied at once.
 COLUMNS = 1024
@@ -25,7 +23,7 @@ COLUMNS = 1024
 
 def is_small(operator: Operator) -> bool:
     """Tell whether the smaller side of Phi allows a factor, and its products are NumPy's."""
-    return operator.home is None and min(operator.shape) <= EXACT_SIDE
+    return operator.device_array is None and min(operator.shape) <= EXACT_SIDE
 
 
 def is_cheaper(operator: Operator, count: int) -> bool:
@@ -64,7 +62,7 @@ class DirectSystem:
         if self._by_columns:  # A itself
             matrix = _as_matrix(lambda units: phi.gram(units) / noise_var, n_columns, at_once, phi.dtype)
             matrix[np.diag_indices(n_columns)] += alpha
-        elif (stored := _stored_matrix(phi)) is not None:
+        elif (stored := phi.stored_matrix()) is not None:
             matrix = covariance_of_data(*stored, 1 / alpha, noise_var)
         else:
             matrix = _as_matrix(
@@ -101,37 +99,16 @@ class DirectSystem:
         """Return ``x A^-1 x^H`` for each row x, shape (B, D): the variance of ``x z``; shape (B,)."""
         columns = conj(rows)
         if self._by_columns:
-            return _energies(self._whiten(columns))
+            return energy_of_columns(self._whiten(columns))
         prior = columns / self.alpha
-        known = _energies(self._whiten(self.phi.forward(prior)))
+        known = energy_of_columns(self._whiten(self.phi.forward(prior)))
         return np.maximum(np.sum((rows * prior).real, axis=1) - known, 0.0)
 
     def _whiten(self, rows: np.ndarray) -> np.ndarray:
-        return linalg.solve_triangular(self._factor, rows.T, lower=True, check_finite=False)
+        return solve_lower(self._factor, rows.T)
 
     def _through_factor(self, rows: np.ndarray) -> np.ndarray:
         return linalg.cho_solve((self._factor, True), rows.T, check_finite=False).T
-
-
-def _stored_matrix(operator: Operator) -> tuple[np.ndarray, float | complex] | None:
-    """Return the NumPy matrix that an operator stores and the number it is multiplied by; None if none.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from cofem.operators import DCT, Dense
-    >>> matrix, scalar = _stored_matrix(2 * Dense(np.eye(2)))
-    >>> matrix.tolist(), float(scalar)
-    ([[1.0, 0.0], [0.0, 1.0]], 2.0)
-    >>> _stored_matrix(DCT(4)) is None
-    True
-    """
-    scalar: float | complex = 1.0
-    if isinstance(operator, Scaled):
-        scalar, operator = operator.scalar, operator.operator
-    if isinstance(operator, Dense) and isinstance(operator.array, np.ndarray):
-        return operator.array, scalar
-    return None
 
 
 def covariance_of_data(
@@ -177,58 +154,6 @@ def covariance_of_data(
     return total
 
 
-# NumPy and SciPy each bring a BLAS of their own, whose threads stay on the processor for a while when done.
-# Products of the one between factors of the other then wait for a core: steps of `irls` took 23 ms in
-# place of 5 ms (N = 205, D = 1024, two cores). So what goes with a factor goes through SciPy's.
-
-
-def rank_update(dtype: Any) -> tuple[Callable[..., np.ndarray], int]:
-    """Return SciPy's function for ``A A^H``, one triangle of it, and its code for ``A^H A``.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> update, adjoint = rank_update(np.float64)
-    >>> np.tril(update(1.0, np.array([[1.0, 2.0]]), trans=adjoint, lower=1)).tolist()
-    [[1.0, 0.0], [2.0, 4.0]]
-    """
-    return (blas.zherk, 2) if np.dtype(dtype).kind == "c" else (blas.dsyrk, 1)
-
-
-def product(a: np.ndarray, b: np.ndarray, adjoint: bool = False) -> np.ndarray:
-    """Return ``a b``, or ``a^H b``, of two matrices in double precision; `a` is not copied.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> a = np.array([[1.0, 2.0], [3.0, 4.0]])
-    >>> product(a, np.eye(2)[:, :1]).tolist(), product(a, np.eye(2)[:, :1], adjoint=True).tolist()
-    ([[1.0], [3.0]], [[1.0], [2.0]])
-    """
-    gemm = blas.get_blas_funcs("gemm", (a, b))
-    if not a.flags.c_contiguous:
-        return gemm(1.0, a, b, trans_a=2 if adjoint else 0)
-    # In Fortran's order, what is stored is the transpose.
-    return conj(gemm(1.0, a.T, conj(b))) if adjoint else gemm(1.0, a.T, b, trans_a=1)
-
-
-def safe_cholesky(matrix: np.ndarray) -> np.ndarray:
-    """Return the lower Cholesky factor of a covariance; what rounding took from its diagonal is put back.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> bool(np.isfinite(safe_cholesky(np.ones((3, 3)) - 1e-16 * np.eye(3))).all())
-    True
-    """
-    try:
-        return linalg.cholesky(matrix, lower=True, check_finite=False)
-    except linalg.LinAlgError:
-        diagonal = np.diagonal(matrix).real
-        rest = matrix.shape[0] * np.finfo(np.float64).eps * float(diagonal.max())
-        return linalg.cholesky(matrix + rest * np.eye(len(matrix)), lower=True, check_finite=False)
-
-
 def _as_matrix(
     apply: Callable[[np.ndarray], np.ndarray], size: int, at_once: int, dtype: np.dtype
 ) -> np.ndarray:
@@ -237,6 +162,3 @@ def _as_matrix(
     # Row i of the images is column i of the matrix.
     return np.concatenate([apply(units) for units in blocks]).conj()
 
-
-def _energies(columns: np.ndarray) -> np.ndarray:
-    return np.sum(squared_modulus(columns), axis=0)

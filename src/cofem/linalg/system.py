@@ -13,51 +13,35 @@ has v = 0, b = p). The left side is a D x D system (`primal`), the right one N x
 - `primal`, preconditioned by ``beta c + alpha``, takes few steps when the rows of Phi are
   orthonormal up to scale (``Phi Phi^H = c I``) or when N >= D.
 - `dual` takes few steps otherwise, fewest with the columns that stand out in a preconditioner
-  (`cofem.linalg.large_columns`), and keeps its accuracy in float32 at any signal-to-noise
+  (`cofem.linalg.preconditioners.large_columns`), and keeps its accuracy in float32 at any signal-to-noise
   ratio: its matrix has no near-null space, where the primal one holds rounding errors that are
   ``beta c / alpha`` times the machine epsilon.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
-from cofem._arrays import add_product, average, multiply_into, namespace, reciprocal
+from cofem._arrays import Array, add_product, namespace, reciprocal
 from cofem.linalg.cg import (
     CGResult,
     Measure,
     Progress,
+    StopRule,
     conjugate_gradients,
     divided_energy,
     frobenius_residual,
     join_results,
     real_dot,
 )
-from cofem.linalg.large_columns import LargeColumns
-from cofem.operators import Operator
+from cofem.linalg.preconditioners import PosteriorPreconditioner
+from cofem.operators.dictionary import Dictionary
 
-Array = Any
 Form = Literal["primal", "dual"]
 Norm = Literal["posterior", "frobenius"]
-
-
-class Dictionary(Protocol):
-    """What a system needs of Phi: batched products on the last axis."""
-
-    shape: tuple[int, int]
-
-    def forward(self, x: Array) -> Array:
-        """Phi x for x of shape (..., D)."""
-
-    def adjoint(self, y: Array) -> Array:
-        """Phi^H y for y of shape (..., N)."""
-
-    def gram(self, x: Array) -> Array:
-        """Phi^H Phi x for x of shape (..., D)."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +51,7 @@ class Solution:
     Attributes
     ----------
     x : array of shape (B, D)
-        ``Sigma (beta Phi^H v + b)`` for each column.
+        ``Sigma (beta Phi^H v + b)`` for each right-hand side.
     dual : array of shape (B, N) or None
         ``C^-1 (v - Phi g b)`` when the dual form was used; a warm start for the next solve.
     cg : CGResult
@@ -83,6 +67,8 @@ class Solution:
 class PosteriorSystem:
     """``A = Phi^H Phi / noise_var + diag(alpha)`` and ways to solve with it.
 
+    `cofem.linalg.build.build_system` chooses form and preconditioner.
+
     Parameters
     ----------
     phi : Dictionary
@@ -93,31 +79,28 @@ class PosteriorSystem:
         Noise variance.
     form : {"primal", "dual"}
         Which of the two equivalent systems is iterated on.
-    curvature : float or array of shape (D,)
-        What stands for ``diag(Phi^H Phi)`` in the primal preconditioner
-        ``curvature / noise_var + alpha``; 0 together with ``preconditioned=False`` for none.
-    preconditioned : bool
-        Whether to precondition the primal form.
-    columns_at_once : int, optional
-        Columns that are solved together at the most, to save memory; all by default. See
-        `columns_at_once`. The joint norm needs all columns and takes no notice.
-    large_columns : LargeColumns, optional
-        Preconditioner of the dual form.
+    preconditioner : PosteriorPreconditioner, optional
+        Of the system of that form (the primal one times the noise variance).
+    at_once : int, optional
+        Most right-hand sides that are solved together, to save memory; all by default. The joint norm needs
+        all of them and takes no notice.
     """
 
     phi: Dictionary
     alpha: Array
     noise_var: float
     form: Form = "dual"
-    curvature: Any = 0.0
-    preconditioned: bool = True
-    columns_at_once: int | None = None
-    large_columns: LargeColumns | None = None
+    preconditioner: PosteriorPreconditioner | None = None
+    at_once: int | None = None
 
     @property
     def g(self) -> Array:
         """Prior variances ``1 / alpha``, shape (D,)."""
         return reciprocal(self.alpha)
+
+    def tolerance(self, tol: float) -> float:
+        """Return the tolerance to ask for where the error of a mean is to be `tol`."""
+        return tol if self.preconditioner is None else self.preconditioner.sharpness * tol
 
     def solve(
         self,
@@ -126,13 +109,12 @@ class PosteriorSystem:
         *,
         tol: float | np.ndarray,
         max_iter: int,
-        x0: Array | None = None,
-        dual0: Array | None = None,
+        guess: Array | None = None,
         norm: Norm = "posterior",
     ) -> Solution:
-        """Solve for ``Sigma (beta Phi^H v + b)``, a batch of columns at once.
+        """Solve for ``Sigma (beta Phi^H v + b)``, a batch of right-hand sides at once.
 
-        The columns are first those of `v`, then those of `b`.
+        They are first those of `v`, then those of `b`.
 
         Parameters
         ----------
@@ -142,39 +124,29 @@ class PosteriorSystem:
             Coefficient-side right-hand sides; `tol` is relative to the energy norm of the solution. The
             primal form overwrites them.
         tol : float or ndarray of shape (B1 + B2,)
-            Tolerance of each column.
+            Tolerance of each.
         max_iter : int
-            CG steps at the most.
-        x0 : array of shape (B0, D), optional
-            Initial guess for the first B0 columns of `v`, used by the primal form, and overwritten by it. A
-            guess that is far worse than zero is not used.
-        dual0 : array of shape (B0, N), optional
-            The same for the dual form.
+            Most CG steps.
+        guess : array of shape (B0, D) or, in the dual form, (B0, N), optional
+            Where to start for the first B0 right-hand sides of `v`: their solutions, or in the dual form
+            `Solution.dual`. The primal form overwrites it. A guess that is far worse than zero is not used.
         norm : {"posterior", "frobenius"}
-            The posterior's energy norm ``||x - x*||_A`` of each column, or the paper's one residual norm
-            for all columns together.
+            The posterior's energy norm ``||x - x*||_A`` of each, or the paper's one residual norm
+            for all together.
         """
         n_data = 0 if v is None else v.shape[0]
-        n_columns = n_data + (0 if b is None else b.shape[0])
-        tol = np.broadcast_to(np.asarray(tol, dtype=float), (n_columns,))
-        at_once = self.columns_at_once
-        if at_once is None or n_columns <= at_once or norm == "frobenius":
-            return self._solve(v, b, tol, max_iter, x0, dual0, norm)
+        count = n_data + (0 if b is None else b.shape[0])
+        tol = np.broadcast_to(np.asarray(tol, dtype=float), (count,))
+        solve = self._solve_primal if self.form == "primal" else self._solve_dual
+        at_once = self.at_once
+        if at_once is None or count <= at_once or norm == "frobenius":
+            return solve(v, b, StopRule(tol, max_iter, min_iter=1), guess, norm)
         parts = []
-        for start in range(0, n_columns, at_once):
+        for start in range(0, count, at_once):
             data = slice(min(start, n_data), min(start + at_once, n_data))
             probes = slice(max(start - n_data, 0), max(start + at_once - n_data, 0))
-            parts.append(
-                self._solve(
-                    _rows(v, data),
-                    _rows(b, probes),
-                    tol[start : start + at_once],
-                    max_iter,
-                    _rows(x0, data),
-                    _rows(dual0, data),
-                    norm,
-                )
-            )
+            stop = StopRule(tol[start : start + at_once], max_iter, min_iter=1)
+            parts.append(solve(_rows(v, data), _rows(b, probes), stop, _rows(guess, data), norm))
         duals = [part.dual for part in parts if part.dual is not None]
         return Solution(
             _stack([part.x for part in parts]),
@@ -182,37 +154,14 @@ class PosteriorSystem:
             join_results([part.cg for part in parts]),
         )
 
-    def _solve(
-        self,
-        v: Array | None,
-        b: Array | None,
-        tol: np.ndarray,
-        max_iter: int,
-        x0: Array | None,
-        dual0: Array | None,
-        norm: Norm,
-    ) -> Solution:
-        if self.form == "primal":
-            return self._solve_primal(v, b, tol, max_iter, x0, norm)
-        return self._solve_dual(v, b, tol, max_iter, dual0, norm)
-
     def _solve_primal(
-        self, v: Array | None, b: Array | None, tol: np.ndarray, max_iter: int, x0: Array | None, norm: Norm
+        self, v: Array | None, b: Array | None, stop: StopRule, x0: Array | None, norm: Norm
     ) -> Solution:
         # Both sides are multiplied by the noise variance: one pass over memory less in each step.
         alpha, noise_var = self.alpha, self.noise_var
 
         def apply(x: Array) -> Array:
             return add_product(self.phi.gram(x), noise_var, alpha, x)
-
-        precondition: Callable[[Array, Array], None] | None = None
-        if self.preconditioned:
-            inverse = noise_var * alpha
-            inverse += self.curvature
-            inverse = reciprocal(inverse)
-
-            def precondition(r: Array, out: Array) -> None:
-                multiply_into(out, inverse, r)
 
         n_data = 0 if v is None else v.shape[0]
         if b is not None:
@@ -242,26 +191,12 @@ class PosteriorSystem:
             measure = frobenius_residual(_stack([part for part in (right, b) if part is not None]))
         start = x0 if x0 is None or x0.shape == residual.shape else _extended(x0, residual)
         del data, b, x0  # what is iterated on now belongs to CG alone
-        cg = conjugate_gradients(
-            apply,
-            residual,
-            tol=tol,
-            max_iter=max_iter,
-            min_iter=1,
-            measure=measure,
-            precondition=precondition,
-            x0=start,
-        )
+        stop = replace(stop, measure=measure)
+        cg = conjugate_gradients(apply, residual, stop, preconditioner=self.preconditioner, x0=start)
         return Solution(cg.x, None, cg)
 
     def _solve_dual(
-        self,
-        v: Array | None,
-        b: Array | None,
-        tol: np.ndarray,
-        max_iter: int,
-        dual0: Array | None,
-        norm: Norm,
+        self, v: Array | None, b: Array | None, stop: StopRule, dual0: Array | None, norm: Norm
     ) -> Solution:
         n_data = 0 if v is None else v.shape[0]
         g = self.g
@@ -290,16 +225,8 @@ class PosteriorSystem:
             if not _far_off(real_dot(dual0, guessed), real_dot(dual0, product)):
                 start = _extended(dual0, residual)
                 guessed -= product
-        cg = conjugate_gradients(
-            apply,
-            residual,
-            tol=tol,
-            max_iter=max_iter,
-            min_iter=1,
-            measure=measure,
-            precondition=None if self.large_columns is None else self.large_columns.apply,
-            x0=start,
-        )
+        stop = replace(stop, measure=measure)
+        cg = conjugate_gradients(apply, residual, stop, preconditioner=self.preconditioner, x0=start)
         x = self.phi.adjoint(cg.x)
         x *= g
         if b is not None:
@@ -313,7 +240,7 @@ class PosteriorSystem:
         def measure(progress: Progress) -> np.ndarray:
             squared = divided_energy(progress.residual, self.alpha) / self.noise_var**2
             energy = progress.energy / self.noise_var
-            reference = np.where(progress.columns < n_data, n_rows, energy)
+            reference = np.where(progress.rows < n_data, n_rows, energy)
             return _root_ratio(squared, reference)
 
         return measure
@@ -324,8 +251,8 @@ class PosteriorSystem:
 
         def measure(progress: Progress) -> np.ndarray:
             squared = real_dot(progress.residual, progress.residual) / self.noise_var
-            is_data = progress.columns < n_data
-            prior = prior_energy[progress.columns]
+            is_data = progress.rows < n_data
+            prior = prior_energy[progress.rows]
             # ||x||_A^2 = b^H Sigma b = b^H G b - (energy of the dual solution)
             energy = np.maximum(prior - progress.energy, 1e-12 * prior)
             return _root_ratio(squared, np.where(is_data, n_rows, energy))
@@ -348,79 +275,6 @@ def _far_off(along: np.ndarray, energy: np.ndarray) -> bool:
     return bool((energy > FAR_OFF * along).any())
 
 
-#: Numbers in one array of a batch up to which more columns at once are a gain, for operators that only
-#: compute, and for those that also read a matrix from memory.
-BATCH = 2**20
-BATCH_WITH_MATRIX = 2**24
-
-
-def columns_at_once(operator: Operator) -> int:
-    """Columns to solve together: few where one column fills the processor and more would fill the memory."""
-    batch = BATCH if operator.precision is None else BATCH_WITH_MATRIX
-    return max(1, batch // operator.shape[1])
-
-
-#: CG steps that a form is taken to need before it has been tried.
-UNTRIED_STEPS = 30
-#: How fast the memory of a form's cost fades, so that it is tried again when the other gets expensive.
-FADE = 0.9
-
-
-def choose_form(
-    operator: Operator,
-    alpha: Array,
-    noise_var: float,
-    real_dtype: Any,
-    steps: dict[Form, float] | None = None,
-) -> Form:
-    """Pick the form whose conjugate gradients take fewer steps and stay accurate.
-
-    The primal form is taken when the rows of Phi are orthonormal up to scale or N >= D, as long as the
-    working precision can tell the prior from the data term. Otherwise the dual form is best while most
-    of alpha is far below ``beta ||phi_j||^2`` and the primal one later; which is cheaper at the moment
-    is learned from the steps they took.
-
-    Parameters
-    ----------
-    operator : Operator
-        Phi.
-    alpha : array of shape (D,)
-        Prior precisions.
-    noise_var : float
-        Noise variance.
-    real_dtype : dtype
-        Working precision.
-    steps : dict, optional
-        CG steps that each form took of late; see `remember_steps`.
-    """
-    n, d = operator.shape
-    row_gram = operator.facts.row_gram
-    if n >= d:
-        return "primal"
-    steps = steps or {}
-    if row_gram is None and steps.get("primal", UNTRIED_STEPS) >= steps.get("dual", 0):
-        return "dual"
-    # Rounding errors of the primal form collect in directions the data do not see, where the prior rules.
-    gain = operator.norm**2 if row_gram is None else row_gram
-    resolution = 0.02 * noise_var / (gain * float(np.finfo(real_dtype).eps))
-    g = reciprocal(alpha)
-    # The median is at most twice the mean, which costs less.
-    mean = float(np.mean(g)) if isinstance(g, np.ndarray) else average(g)
-    return "primal" if 2 * mean < resolution or _median_below(g, resolution) else "dual"
-
-
-def _median_below(x: Array, limit: float) -> bool:
-    if isinstance(x, np.ndarray):
-        return float(np.median(x)) < limit
-    xp = namespace(x)  # the standard has no median, but one may count
-    return 2 * int(xp.count_nonzero(x < limit)) > x.shape[0]
-
-
-def remember_steps(steps: dict[Form, float], form: Form, latest: int) -> dict[Form, float]:
-    """Note what `form` cost just now; what the other one cost is slowly forgotten."""
-    return {name: FADE * cost for name, cost in steps.items()} | {form: float(latest)}
-
-
 def _root_ratio(squared: np.ndarray, reference: np.ndarray) -> np.ndarray:
     """``sqrt(squared / reference)``, infinite where the reference is still zero."""
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -439,7 +293,7 @@ def _rows(array: Array | None, rows: slice) -> Array | None:
 
 
 def _extended(guess: Array, like: Array) -> Array:
-    """Copy an initial guess for the first few columns and extend it to all; the others start from zero."""
+    """Copy an initial guess for the first few systems and extend it to all; the others start from zero."""
     xp = namespace(like)
     if guess.shape == like.shape:
         return xp.asarray(guess, copy=True)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from cofem._arrays import namespace, number_like, reciprocal
-
-Array = Any
+from cofem._arrays import Array, library, namespace, number_like, place, reciprocal
 
 
 @dataclass(frozen=True)
@@ -37,6 +35,8 @@ class Prior(ABC):
     joins_tasks: ClassVar[bool] = False
     #: Whether the update maximises the evidence over free precisions, so that steps may be extrapolated.
     extrapolates: ClassVar[bool] = True
+    #: Array libraries that the update works on, such as ``("numpy", "torch")``; None for any.
+    libraries: ClassVar[tuple[str, ...] | None] = None
 
     def check(self, n_columns: int) -> None:  # noqa: B027 (most priors fit any dictionary)
         """Refuse what does not fit a dictionary with so many columns, naming the argument.
@@ -50,6 +50,21 @@ class Prior(ABC):
             ...
         ValueError: groups[0] must hold indices from 0 to 7, got [0, 9]
         """
+
+    def check_arrays(self, y: Array) -> None:
+        """Refuse data of an array library that the update does not work on.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem import Block
+        >>> Block(2).check_arrays(np.ones(3))  # fits
+        """
+        if self.libraries is not None and library(y) not in self.libraries:
+            raise TypeError(
+                f"the {type(self).__name__} prior works on arrays of {' and '.join(self.libraries)} only, "
+                f"but y or Phi is {place(y)}"
+            )
 
     @abstractmethod
     def precisions(self, second_moment: Array, cap: float) -> Array:

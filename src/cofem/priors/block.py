@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cofem._arrays import Moved, is_torch, require_numpy
-from cofem.priors.base import Array, Prior, capped_inverse
+from cofem._arrays import Array, DeviceCache, is_torch
+from cofem.priors.base import Prior, capped_inverse
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +34,7 @@ class Block(Prior):
     groups: Any
 
     name: ClassVar[str] = "block"
+    libraries: ClassVar[tuple[str, ...] | None] = ("numpy", "torch")
 
     def check(self, n_columns: int) -> None:
         """Refuse blocks that do not fit the dictionary.
@@ -59,12 +60,12 @@ class Block(Prior):
         """
         return self._blocks(n_columns)[0].values
 
-    def _blocks(self, n_columns: int) -> tuple[Moved, Moved]:
+    def _blocks(self, n_columns: int) -> tuple[DeviceCache, DeviceCache]:
         """Return the labels and the sizes of the blocks; both are kept."""
         kept = self.__dict__.setdefault("_kept", {})
         if n_columns not in kept:
             labels = _labels(self.groups, n_columns)
-            kept[n_columns] = Moved(labels), Moved(np.bincount(labels).astype(np.float64))
+            kept[n_columns] = DeviceCache(labels), DeviceCache(np.bincount(labels).astype(np.float64))
         return kept[n_columns]
 
     def precisions(self, second_moment: Array, cap: float) -> Array:
@@ -74,7 +75,6 @@ class Block(Prior):
             where, size = labels.like(second_moment), sizes.like(second_moment)
             mean = (size * 0).index_add_(0, where, second_moment.to(size.dtype)) / size
             return capped_inverse(mean.to(second_moment.dtype), cap)[where]
-        require_numpy(second_moment, "the Block prior, but for PyTorch tensors,")
         total = np.bincount(labels.values, weights=second_moment)
         mean = (total / sizes.values).astype(second_moment.dtype)
         return capped_inverse(mean, cap)[labels.values]

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from cofem._arrays import as_shape, namespace
-from cofem.priors.base import Array, Prior, capped_inverse
+from cofem._arrays import Array, as_shape, namespace
+from cofem.priors.base import Prior, capped_inverse
 
 
 @dataclass(frozen=True)

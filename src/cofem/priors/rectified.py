@@ -13,12 +13,10 @@ For means far below zero both differences cancel. The continued fraction
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from scipy.special import erfcx, log_ndtr, ndtri_exp
 
-Array = Any
+from cofem._arrays import Array
 
 #: From this many standard deviations below zero on, the continued fraction is used.
 FAR_BELOW = 4.0

@@ -25,7 +25,7 @@ from cofem.experiments.problems import Case
 from cofem.experiments.study.memory import peak_mb, reset_peak
 from cofem.experiments.study.results import TIME_LIMIT, Measurement
 from cofem.inference import checkpoint
-from cofem.inference.loop import Snapshot
+from cofem.inference.record import Snapshot
 
 #: Seconds between two checkpoints of a fit.
 CHECKPOINT_EVERY = 60.0

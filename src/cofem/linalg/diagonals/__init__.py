@@ -1,6 +1,12 @@
 """Estimators of the posterior variances ``diag(Sigma)``, one interface, one file each."""
 
-from cofem.linalg.diagonals.base import Columns, DiagonalEstimate, DiagonalEstimator, Setting
+from cofem.linalg.diagonals.base import (
+    ContinuedContext,
+    DiagonalEstimate,
+    DiagonalEstimator,
+    PosteriorContext,
+    RightHandSides,
+)
 from cofem.linalg.diagonals.corrected import Corrected
 from cofem.linalg.diagonals.exact import Exact
 from cofem.linalg.diagonals.gate import Gate
@@ -16,7 +22,7 @@ DIAGONALS: dict[str, type[DiagonalEstimator]] = {
 
 __all__ = [
     "DIAGONALS",
-    "Columns",
+    "ContinuedContext",
     "Corrected",
     "DiagonalEstimate",
     "DiagonalEstimator",
@@ -24,7 +30,8 @@ __all__ = [
     "Gate",
     "Paired",
     "Pooled",
+    "PosteriorContext",
     "Rademacher",
+    "RightHandSides",
     "SelfConsistent",
-    "Setting",
 ]

@@ -9,37 +9,26 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cofem._arrays import namespace, reciprocal
-from cofem.linalg.system import Dictionary
-from cofem.operators import Operator
-
-Array = Any
+from cofem._arrays import Array, namespace, reciprocal, squared_modulus
+from cofem.operators.dictionary import Dictionary
 
 
 @dataclass(frozen=True)
-class Setting:
+class PosteriorContext:
     """The posterior whose variances are wanted, and what is known about it.
+
+    Before the first step that is the prior; a `ContinuedContext` knows the moments of the step before.
 
     Attributes
     ----------
     phi : Dictionary
-        Phi, shape (N, D); its products are counted.
-    operator : Operator
-        The same, for its structural facts.
+        Phi, shape (N, D).
     alpha : array of shape (D,)
         Prior precisions.
     noise_var : float
         Noise variance ``1 / beta``.
-    column_energy : array of shape (D,)
-        ``theta_j = ||phi_j||^2``.
-    like : array
-        Any array of the precision, library and kind (real or complex) of the coefficients.
-    mean : array of shape (D,) or (L, D), or None
-        Mean of the step before, a row for each task.
-    variance : array of shape (D,) or None
-        Variances of the step before.
-    solve : callable
-        Solves for ``Sigma b``, b of shape (B, D), which is overwritten.
+    solve : callable or None
+        Solves for ``Sigma b``, b of shape (B, D), which is overwritten; only a fit has one.
 
     Examples
     --------
@@ -47,23 +36,22 @@ class Setting:
 
     >>> import numpy as np
     >>> from cofem.operators import Dense
-    >>> Phi, alpha = Dense([[1.0, 0.0], [1.0, 1.0]]), np.array([1.0, 2.0])
-    >>> energy, like = Phi.column_norms() ** 2, np.zeros(1)
-    >>> setting = Setting(phi=Phi, operator=Phi, alpha=alpha, noise_var=0.5, column_energy=energy, like=like)
-    >>> Sigma = np.linalg.inv(Phi.gram(np.eye(2)) / 0.5 + np.diag(alpha))
-    >>> [np.round(bound, 3).tolist() for bound in (setting.floor, np.diag(Sigma), setting.g)]
+    >>> phi = Dictionary(Dense([[1.0, 0.0], [1.0, 1.0]]), like=np.zeros(1))
+    >>> context = PosteriorContext(phi, alpha=np.array([1.0, 2.0]), noise_var=0.5)
+    >>> Sigma = np.linalg.inv(phi.gram(np.eye(2)) / 0.5 + np.diag(context.alpha))
+    >>> [np.round(bound, 3).tolist() for bound in (context.floor, np.diag(Sigma), context.g)]
     [[0.2, 0.25], [0.25, 0.312], [1.0, 0.5]]
     """
 
     phi: Dictionary
-    operator: Operator
     alpha: Array
     noise_var: float
-    column_energy: Array
-    like: Array
-    mean: Array | None = None
-    variance: Array | None = None
     solve: Callable[[Array], Array] | None = None
+
+    @property
+    def like(self) -> Array:
+        """Any array of the precision, library and kind (real or complex) of the coefficients."""
+        return self.phi.like
 
     @property
     def g(self) -> Array:
@@ -72,8 +60,8 @@ class Setting:
 
     @property
     def floor(self) -> Array:
-        """Lower bound of the variances, ``1 / (alpha + beta theta)``: all other coefficients known."""
-        total = self.column_energy / self.noise_var
+        """Lower bound of the variances, ``1 / (alpha + beta ||phi_j||^2)``: all other coefficients known."""
+        total = self.phi.column_energy / self.noise_var
         total += self.alpha
         return reciprocal(total)
 
@@ -84,10 +72,43 @@ class Setting:
         clipped = xp.minimum(xp.maximum(variance, self.floor), self.g)
         return xp.astype(clipped, self.alpha.dtype, copy=False)
 
+    def probe_scale(self) -> Array:
+        """Return inverse standard deviations, shape (D,), as far as they are known."""
+        return namespace(self.alpha).sqrt(self.alpha)
+
+    def effect_on_alpha(self, variance: Array) -> Array:
+        """Return the change of log alpha for a relative change of the variance: ``s / (|mean|^2 + s)``."""
+        return namespace(variance).ones_like(variance)
+
 
 @dataclass(frozen=True)
-class Columns:
-    """Right-hand sides that an estimator wants solved together with the mean.
+class ContinuedContext(PosteriorContext):
+    """A posterior one step after another one, whose moments are known.
+
+    Attributes
+    ----------
+    mean : array of shape (D,) or (L, D)
+        Mean of the step before, a row for each task.
+    variance : array of shape (D,)
+        Variances of the step before.
+    """
+
+    mean: Array = field(kw_only=True)
+    variance: Array = field(kw_only=True)
+
+    def probe_scale(self) -> Array:
+        """Return the inverse of the last standard deviations, shape (D,)."""
+        return namespace(self.alpha).sqrt(reciprocal(self.variance))
+
+    def effect_on_alpha(self, variance: Array) -> Array:
+        """Return the change of log alpha for a relative change of the variance: ``s / (|mean|^2 + s)``."""
+        power = squared_modulus(self.mean)
+        return variance / ((power if power.ndim == 1 else namespace(power).mean(power, axis=0)) + variance)
+
+
+@dataclass(frozen=True)
+class RightHandSides:
+    """What an estimator wants solved together with the mean.
 
     `v` has shape (B1, N) and is solved for ``Sigma beta Phi^H v``, `b` has shape (B2, D) and is solved
     for ``Sigma b`` and overwritten. `extra` is handed back to the estimator.
@@ -99,9 +120,9 @@ class Columns:
     >>> import numpy as np
     >>> from cofem.linalg.diagonals import Rademacher
     >>> from cofem.operators import Identity
-    >>> setting = Setting(Identity(8), Identity(8), np.ones(8), 0.5, np.ones(8), np.zeros(1))
-    >>> columns = Rademacher(probes=3).columns(setting, None, np.random.default_rng(0))
-    >>> columns.b.shape, columns.v is None
+    >>> context = PosteriorContext(Dictionary(Identity(8), like=np.zeros(1)), np.ones(8), 0.5)
+    >>> rhs = Rademacher(probes=3).right_hand_sides(context, None, np.random.default_rng(0))
+    >>> rhs.b.shape, rhs.v is None
     ((3, 8), True)
     """
 
@@ -139,11 +160,11 @@ class DiagonalEstimate:
     >>> import numpy as np
     >>> from cofem.linalg.diagonals import Rademacher
     >>> from cofem.operators import Diagonal
-    >>> Phi, one = Diagonal([1.0, 2.0]), Rademacher(probes=1)
-    >>> setting = Setting(Phi, Phi, np.ones(2), 0.5, Phi.column_norms() ** 2, np.zeros(1))
-    >>> Sigma = np.linalg.inv(Phi.gram(np.eye(2)) / 0.5 + np.eye(2))
-    >>> columns = one.columns(setting, None, np.random.default_rng(0))
-    >>> found = one.estimate(setting, None, columns, columns.b @ Sigma)
+    >>> phi, one = Dictionary(Diagonal([1.0, 2.0]), like=np.zeros(1)), Rademacher(probes=1)
+    >>> context = PosteriorContext(phi, np.ones(2), 0.5)
+    >>> Sigma = np.linalg.inv(phi.gram(np.eye(2)) / 0.5 + np.eye(2))
+    >>> rhs = one.right_hand_sides(context, None, np.random.default_rng(0))
+    >>> found = one.estimate(context, None, rhs, rhs.b @ Sigma)
     >>> np.allclose(found.value, np.diag(Sigma)), found.standard_error.tolist(), found.used
     (True, [inf, inf], 'rademacher')
     """
@@ -165,6 +186,8 @@ class DiagonalEstimate:
 class DiagonalEstimator(ABC):
     """Estimates ``diag(Sigma)``; state goes through `carry`, never into the object.
 
+    A carry of a type of its own is declared with `cofem.packable`, so that checkpoints can hold it.
+
     Examples
     --------
     One of one's own, which is exact for orthogonal columns and wants nothing solved:
@@ -172,8 +195,8 @@ class DiagonalEstimator(ABC):
     >>> import numpy as np, cofem
     >>> class Orthogonal(DiagonalEstimator):
     ...     name = "orthogonal"
-    ...     def estimate(self, setting, carry, columns, x):
-    ...         return DiagonalEstimate(setting.floor, 0.0, used=self.name)
+    ...     def estimate(self, context, carry, rhs, x):
+    ...         return DiagonalEstimate(context.floor, 0.0, used=self.name)
     >>> Phi, y, method = np.diag([1.0, 2.0]), np.array([1.0, 1.0]), cofem.CoFEM(diagonal=Orthogonal())
     >>> post = cofem.fit(Phi, y, noise_std=0.1, method=method)
     >>> Sigma = np.linalg.inv(Phi.T @ Phi / 0.1**2 + np.diag(post.alpha))
@@ -183,14 +206,20 @@ class DiagonalEstimator(ABC):
 
     name: ClassVar[str]
 
+    def init(self, context: PosteriorContext, rng: np.random.Generator) -> Any:
+        """Return the carry of the first step; None by default, for estimators without a state."""
+        return None
+
     def quiet(self, carry: Any) -> bool:
         """Tell whether the next estimate is free enough of noise for acceleration to build on it."""
         return True
 
-    def columns(self, setting: Setting, carry: Any, rng: np.random.Generator) -> Columns:
+    def right_hand_sides(
+        self, context: PosteriorContext, carry: Any, rng: np.random.Generator
+    ) -> RightHandSides:
         """Return what must be solved with the mean; nothing by default."""
-        return Columns()
+        return RightHandSides()
 
     @abstractmethod
-    def estimate(self, setting: Setting, carry: Any, columns: Columns, x: Array) -> DiagonalEstimate:
-        """Return the estimate, given the solutions x (B1 + B2, D) of `columns`."""
+    def estimate(self, context: PosteriorContext, carry: Any, rhs: RightHandSides, x: Array) -> DiagonalEstimate:
+        """Return the estimate, given the solutions x (B1 + B2, D) of `rhs`."""

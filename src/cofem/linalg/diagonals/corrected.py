@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from cofem._arrays import conj, namespace
-from cofem.linalg.diagonals.base import Columns, DiagonalEstimate, DiagonalEstimator, Setting
-from cofem.linalg.diagonals.rademacher import probe_scale
+from cofem._arrays import Array, conj, namespace
+from cofem._packing import packable
+from cofem.linalg.diagonals.base import (
+    DiagonalEstimate,
+    DiagonalEstimator,
+    PosteriorContext,
+    RightHandSides,
+)
 from cofem.linalg.diagonals.self_consistent import SelfConsistent
 from cofem.linalg.probes import draw_probes
 
-Array = Any
+
+@packable("corrected")
+class Ratios(NamedTuple):
+    """Ratios of direct to fast estimates so far."""
+
+    #: The fast estimator's own carry.
+    fast: Any
+    #: Their average, over probes and steps.
+    mean: Array | float = 0.0
+    #: Number of steps averaged over.
+    steps: int = 0
+    #: Squared standard error of the average.
+    spread: Array | float = 0.0
 
 
 @dataclass(frozen=True)
@@ -38,14 +55,16 @@ class Corrected(DiagonalEstimator):
     Eight probes in each of forty steps, on columns that come in equal pairs:
 
     >>> import numpy as np
+    >>> from cofem.operators.dictionary import Dictionary
     >>> from cofem.operators import Dense
     >>> Phi = Dense(np.repeat(np.random.default_rng(0).standard_normal((20, 20)), 2, axis=1))
-    >>> setting = Setting(Phi, Phi, np.ones(40), 0.5, Phi.column_norms() ** 2, np.zeros(1))
+    >>> context = PosteriorContext(Dictionary(Phi, like=np.zeros(1)), np.ones(40), 0.5)
     >>> Sigma = np.linalg.inv(Phi.gram(np.eye(40)) / 0.5 + np.eye(40))
-    >>> estimator, carry, rng = Corrected(probes=8, memory=0.98), None, np.random.default_rng(1)
+    >>> estimator, rng = Corrected(probes=8, memory=0.98), np.random.default_rng(1)
+    >>> carry = estimator.init(context, rng)
     >>> for step in range(40):
-    ...     columns = estimator.columns(setting, carry, rng)
-    ...     found = estimator.estimate(setting, carry, columns, columns.b @ Sigma)
+    ...     rhs = estimator.right_hand_sides(context, carry, rng)
+    ...     found = estimator.estimate(context, carry, rhs, rhs.b @ Sigma)
     ...     carry = found.carry
     >>> bool(np.abs(found.value / np.diag(Sigma) - 1).mean() < 0.1)
     True
@@ -57,24 +76,29 @@ class Corrected(DiagonalEstimator):
 
     name: ClassVar[str] = "corrected"
 
+    def init(self, context: PosteriorContext, rng: np.random.Generator) -> Ratios:
+        """Begin with no ratios."""
+        return Ratios(self.fast.init(context, rng))
+
     def quiet(self, carry: Any) -> bool:
         """Never: some percent of noise remain."""
         return False
 
-    def columns(self, setting: Setting, carry: Any, rng: np.random.Generator) -> Columns:
+    def right_hand_sides(
+        self, context: PosteriorContext, carry: Any, rng: np.random.Generator
+    ) -> RightHandSides:
         """Ask for direct probes."""
-        inner = None if carry is None else carry[0]
         probes = draw_probes(
-            self.probes, setting.alpha.shape[0], like=setting.like, rng=rng, distribution="rademacher"
+            self.probes, context.alpha.shape[0], like=context.like, rng=rng, distribution="rademacher"
         )
-        scale = probe_scale(setting)
-        return Columns(b=probes * scale, extra=(self.fast.columns(setting, inner, rng), probes, scale))
+        scale = context.probe_scale()
+        return RightHandSides(b=probes * scale, extra=(self.fast.right_hand_sides(context, carry.fast, rng), probes, scale))
 
-    def estimate(self, setting: Setting, carry: Any, columns: Columns, x: Array) -> DiagonalEstimate:
+    def estimate(self, context: PosteriorContext, carry: Any, rhs: RightHandSides, x: Array) -> DiagonalEstimate:
         """Update the average ratio and apply it."""
-        inner, ratio, steps, spread = carry or (None, 0.0, 0, 0.0)
-        wanted, probes, scale = columns.extra
-        fast = self.fast.estimate(setting, inner, wanted, x[:0, :])
+        inner, ratio, steps, spread = carry
+        wanted, probes, scale = rhs.extra
+        fast = self.fast.estimate(context, inner, wanted, x[:0, :])
         xp = namespace(x)
         ratios = xp.real(conj(probes) * x) / (scale * fast.value)
         # A plain average while there are few steps, a fading one later.
@@ -83,8 +107,8 @@ class Corrected(DiagonalEstimator):
         noise = xp.var(ratios, axis=0, correction=1) / self.probes if self.probes > 1 else np.inf
         spread = keep**2 * spread + (1 - keep) ** 2 * noise
         return DiagonalEstimate(
-            setting.clip(fast.value * ratio),
+            context.clip(fast.value * ratio),
             fast.value * spread**0.5,
-            (fast.carry, ratio, steps + 1, spread),
+            Ratios(fast.carry, ratio, steps + 1, spread),
             used=self.name,
         )

@@ -8,17 +8,20 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from cofem._arrays import inner, is_complex, namespace, squared_modulus
-from cofem.linalg.diagonals.base import Columns, DiagonalEstimate, DiagonalEstimator, Setting
+from cofem._arrays import BLOCK, Array, inner, is_complex, namespace
+from cofem._packing import packable
+from cofem.linalg.build import right_hand_sides_at_once
+from cofem.linalg.diagonals.base import (
+    DiagonalEstimate,
+    DiagonalEstimator,
+    PosteriorContext,
+    RightHandSides,
+)
 from cofem.linalg.diagonals.corrected import Corrected
 from cofem.linalg.diagonals.exact import Exact
 from cofem.linalg.diagonals.pooled import Pooled
-from cofem.linalg.diagonals.rademacher import probe_scale
 from cofem.linalg.diagonals.self_consistent import SelfConsistent
 from cofem.linalg.probes import Signs, draw_signs
-from cofem.linalg.system import columns_at_once
-
-Array = Any
 
 #: Mean squared relative error of a fast estimate, weighted by its effect on alpha, that is tolerated. That of
 #: twenty direct probes, the paper's number, is as large or larger.
@@ -33,6 +36,7 @@ SMALL_ENTRIES = 2**18
 MEDIUM_ENTRIES, MEDIUM_WORK = 2**23, 2**33
 
 
+@packable("gate")
 class Verdict(NamedTuple):
     """What the checks have found so far."""
 
@@ -46,7 +50,20 @@ class Verdict(NamedTuple):
     failed: tuple[str, ...] = ()
     #: Whether the estimates are exact from now on.
     exact: bool = False
+    #: The current estimator's own carry, once it has one.
     inner: Any = None
+    started: bool = False
+
+
+class _Requested(NamedTuple):
+    """What the gate asked for in a step."""
+
+    estimator: DiagonalEstimator
+    inner: Any
+    rhs: RightHandSides
+    #: How many of the solutions are the estimator's; those of the check probes follow.
+    count: int
+    signs: Signs | None
 
 
 @dataclass(frozen=True)
@@ -78,17 +95,19 @@ class Gate(DiagonalEstimator):
     A small dictionary is factored; larger ones have a fast estimate to begin with:
 
     >>> import numpy as np
+    >>> from cofem.operators.dictionary import Dictionary
     >>> from cofem.operators import DCT, Dense
     >>> Phi, gate = Dense([[1.0, 0.0], [1.0, 1.0]]), Gate()
-    >>> setting = Setting(Phi, Phi, np.ones(2), 0.5, Phi.column_norms() ** 2, np.zeros(1))
-    >>> columns = gate.columns(setting, None, np.random.default_rng(0))
-    >>> found = gate.estimate(setting, None, columns, np.zeros((0, 2)))
+    >>> context = PosteriorContext(Dictionary(Phi, like=np.zeros(1)), np.ones(2), 0.5)
+    >>> carry = gate.init(context, np.random.default_rng(0))
+    >>> rhs = gate.right_hand_sides(context, carry, np.random.default_rng(0))
+    >>> found = gate.estimate(context, carry, rhs, np.zeros((0, 2)))
     >>> Sigma = np.linalg.inv(Phi.gram(np.eye(2)) / 0.5 + np.eye(2))
     >>> found.used, np.allclose(found.value, np.diag(Sigma))
     ('exact', True)
     >>> for n in (1024, 65536):
-    ...     setting = Setting(DCT(n), DCT(n), np.ones(n), 0.5, np.ones(n), np.zeros(1))
-    ...     [estimator.name for estimator in gate.candidates(setting)]
+    ...     context = PosteriorContext(Dictionary(DCT(n), like=np.zeros(1)), np.ones(n), 0.5)
+    ...     [estimator.name for estimator in gate.candidates(context)]
     ['self_consistent', 'exact']
     ['self_consistent', 'corrected']
     """
@@ -98,83 +117,92 @@ class Gate(DiagonalEstimator):
 
     name: ClassVar[str] = "auto"
 
-    def candidates(self, setting: Setting) -> tuple[DiagonalEstimator, ...]:
+    def candidates(self, context: PosteriorContext) -> tuple[DiagonalEstimator, ...]:
         """List the estimators in the order they are tried."""
-        n, d = setting.phi.shape
+        n, d = context.phi.shape
         if n * d <= SMALL_ENTRIES:
             return (Exact(),)
-        grouped = () if setting.operator.groups is None else (Pooled(),)
-        work = min(n, d) * n * d * (4 if setting.operator.is_complex else 1)
+        grouped = () if context.phi.groups is None else (Pooled(),)
+        work = min(n, d) * n * d * (4 if context.phi.is_complex else 1)
         medium = n * d <= MEDIUM_ENTRIES and work <= MEDIUM_WORK
         return (SelfConsistent(), *grouped, Exact() if medium else self.fallback)
 
-    def _current(self, setting: Setting, verdict: Verdict) -> DiagonalEstimator:
-        names = self.candidates(setting)
+    def _current(self, context: PosteriorContext, verdict: Verdict) -> DiagonalEstimator:
+        names = self.candidates(context)
         return next(estimator for estimator in names if estimator.name not in verdict.failed)
+
+    def init(self, context: PosteriorContext, rng: np.random.Generator) -> Verdict:
+        """Begin with the fastest estimator."""
+        verdict = Verdict()
+        return verdict._replace(inner=self._current(context, verdict).init(context, rng), started=True)
 
     def quiet(self, carry: Any) -> bool:
         """Quiet until an estimator with probes has taken over."""
-        return carry is None or not carry.failed or carry.exact
+        return not carry.failed or carry.exact
 
-    def columns(self, setting: Setting, carry: Any, rng: np.random.Generator) -> Columns:
+    def right_hand_sides(
+        self, context: PosteriorContext, carry: Any, rng: np.random.Generator
+    ) -> RightHandSides:
         """Ask for what the current estimator needs, and draw check probes when a check is due."""
-        verdict = carry or Verdict()
-        current = self._current(setting, verdict)
-        wanted = current.columns(setting, verdict.inner, rng)
+        verdict: Verdict = carry
+        current = self._current(context, verdict)
+        inner = verdict.inner if verdict.started else current.init(context, rng)
+        wanted = current.right_hand_sides(context, inner, rng)
         signs, b = None, wanted.b
         last_resort = current.name in (self.fallback.name, "exact")
         if verdict.steps + 1 >= verdict.next_check and not last_resort:
-            count = n_check_probes(setting)
-            signs = draw_signs(count, setting.alpha.shape[0], rng)
+            count = n_check_probes(context)
+            signs = draw_signs(count, context.alpha.shape[0], rng)
             # With the mean where memory allows; else one after the other, when there is less else to keep.
-            if count < columns_at_once(setting.operator):
-                probes = _scaled(setting, signs)
+            if count < right_hand_sides_at_once(context.phi):
+                probes = _scaled(context, signs)
                 b = probes if b is None else namespace(b).concat([b, probes])
         n_wanted = sum(part.shape[0] for part in (wanted.v, wanted.b) if part is not None)
-        return Columns(wanted.v, b, (current, wanted, n_wanted, signs))
+        return RightHandSides(wanted.v, b, _Requested(current, inner, wanted, n_wanted, signs))
 
-    def estimate(self, setting: Setting, carry: Any, columns: Columns, x: Array) -> DiagonalEstimate:
+    def estimate(self, context: PosteriorContext, carry: Any, rhs: RightHandSides, x: Array) -> DiagonalEstimate:
         """Estimate, and judge the estimate if a check is due."""
-        verdict = carry or Verdict()
-        current, wanted, n_wanted, signs = columns.extra
+        verdict: Verdict = carry
+        current, inner, wanted, n_wanted, signs = rhs.extra
         direct = None
         if signs is not None and x.shape[0] > n_wanted:
-            direct = direct_estimates(setting, signs, x[n_wanted:, :])
+            direct = direct_estimates(context, signs, x[n_wanted:, :])
         elif signs is not None:
-            direct = solve_probes(setting, signs)
-        estimate = current.estimate(setting, verdict.inner, wanted, x[:n_wanted, :])
-        verdict = verdict._replace(steps=verdict.steps + 1, inner=estimate.carry)
+            direct = solve_probes(context, signs)
+        estimate = current.estimate(context, inner, wanted, x[:n_wanted, :])
+        verdict = verdict._replace(steps=verdict.steps + 1, inner=estimate.carry, started=True)
         figures, misled = {"diagonal_error": np.nan}, False
         if direct is not None:
             ratios = direct_ratios(direct, estimate.value)
-            weight = _effect(setting, estimate.value)
-            strict = self.candidates(setting)[-1].name == "exact"
-            informed = _mean_square_share(setting.alpha, estimate.value, weight) if strict else 1.0
+            weight = context.effect_on_alpha(estimate.value)
+            strict = self.candidates(context)[-1].name == "exact"
+            informed = _mean_square_share(context.alpha, estimate.value, weight) if strict else 1.0
             tolerated = self.tolerated * (TOLERATED_BEFORE_EXACT / TOLERATED if strict else 1)
             error, standard_error = (x / informed for x in squared_error(ratios, weight))
             figures["diagonal_error"] = error
             verdict = _judged(verdict, error, standard_error, tolerated, strict)
             if verdict.error > tolerated + 3 * verdict.standard_error:
                 # The check probes are direct estimates themselves: use them for this step.
-                value = setting.clip(estimate.value * _mean_of_rows(ratios))
+                value = context.clip(estimate.value * _mean_of_rows(ratios))
                 misled = True
+                failed = (*verdict.failed, current.name)
                 verdict = verdict._replace(
-                    steps=0, next_check=2, doubtful=0, failed=(*verdict.failed, current.name), inner=None
+                    steps=0, next_check=2, doubtful=0, failed=failed, inner=None, started=False
                 )
                 estimate = DiagonalEstimate(value, estimate.uncertainty, used="check probes")
-        verdict = verdict._replace(exact=self._current(setting, verdict).name == "exact")
+        verdict = verdict._replace(exact=self._current(context, verdict).name == "exact")
         return DiagonalEstimate(
             estimate.value,
             estimate.uncertainty,
             verdict,
             estimate.used,
-            {"diagonal": self._explain(setting, verdict)},
+            {"diagonal": self._explain(context, verdict)},
             figures,
             misled,
         )
 
-    def _explain(self, setting: Setting, verdict: Verdict) -> str:
-        current = self._current(setting, verdict)
+    def _explain(self, context: PosteriorContext, verdict: Verdict) -> str:
+        current = self._current(context, verdict)
         means = "variances are exact" if current.name == "exact" else f"variances by '{current.name}'"
         if not verdict.checks:
             return means if current.name == "exact" else f"{means}, not checked yet"
@@ -203,34 +231,34 @@ def _judged(
     )
 
 
-def n_check_probes(setting: Setting) -> int:
+def n_check_probes(context: PosteriorContext) -> int:
     """Probes that resolve the tolerated error: many coefficients need few."""
-    pairs = 1e5 / setting.alpha.shape[0]
+    pairs = 1e5 / context.alpha.shape[0]
     return int(np.clip(np.ceil(0.5 + np.sqrt(0.25 + 2 * pairs)), 2, 8))
 
 
-def solve_probes(setting: Setting, signs: Signs) -> list[Array]:
+def solve_probes(context: PosteriorContext, signs: Signs) -> list[Array]:
     """Solve for the probes and return the direct estimate from each, K arrays of shape (D,)."""
-    assert setting.solve is not None
+    assert context.solve is not None
     found: list[Array] = []
-    at_once = columns_at_once(setting.operator)
+    at_once = right_hand_sides_at_once(context.phi)
     for start in range(0, signs.bits.shape[0], at_once):
         some = signs.some(slice(start, start + at_once))
-        found += direct_estimates(setting, some, setting.solve(_scaled(setting, some)))
+        found += direct_estimates(context, some, context.solve(_scaled(context, some)))
     return found
 
 
-def direct_estimates(setting: Setting, signs: Signs, solutions: Array) -> list[Array]:
+def direct_estimates(context: PosteriorContext, signs: Signs, solutions: Array) -> list[Array]:
     """Turn the solutions for probes, shape (K, D), into direct estimates, in place."""
-    solutions /= probe_scale(setting)
+    solutions /= context.probe_scale()
     solutions *= signs.probes(solutions)
     estimates = namespace(solutions).real(solutions) if is_complex(solutions) else solutions
     return [estimates[i, :] for i in range(estimates.shape[0])]
 
 
-def _scaled(setting: Setting, signs: Signs) -> Array:
-    probes = signs.probes(setting.like)
-    probes *= probe_scale(setting)
+def _scaled(context: PosteriorContext, signs: Signs) -> Array:
+    probes = signs.probes(context.like)
+    probes *= context.probe_scale()
     return probes
 
 
@@ -239,10 +267,6 @@ def direct_ratios(direct: list[Array], value: Array) -> list[Array]:
     for estimate in direct:
         estimate /= value
     return direct
-
-
-#: Coefficients that `squared_error` looks at in one go.
-BLOCK = 2**16
 
 
 def squared_error(ratios: Sequence[Array], weight: Array) -> tuple[float, float]:
@@ -281,11 +305,3 @@ def _mean_square_share(alpha: Array, variance: Array, weight: Array) -> float:
 
 def _mean_of_rows(rows: Sequence[Array]) -> Array:
     return sum(rows[1:], rows[0]) / len(rows)
-
-
-def _effect(setting: Setting, variance: Array) -> Array:
-    """Change of log alpha for a relative change of the variance: ``s / (|mean|^2 + s)``."""
-    if setting.mean is None:
-        return namespace(variance).ones_like(variance)
-    power = squared_modulus(setting.mean)
-    return variance / ((power if power.ndim == 1 else namespace(power).mean(power, axis=0)) + variance)

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from cofem._arrays import is_complex, namespace, on_device_of, squared_modulus
-from cofem.linalg.diagonals.base import Columns, DiagonalEstimate, DiagonalEstimator, Setting
+from cofem._arrays import Array, is_complex, namespace, squared_modulus, standard_normal
+from cofem._packing import packable
+from cofem.linalg.diagonals.base import (
+    DiagonalEstimate,
+    DiagonalEstimator,
+    PosteriorContext,
+    RightHandSides,
+)
 
-Array = Any
+
+@packable("paired")
+class Shares(NamedTuple):
+    """Mean squares of what was explained and of what was left, in units of the prior, over the steps."""
+
+    explained: Array | float = 0.0
+    left: Array | float = 0.0
+    #: Relative variance of both, in units of that of one step.
+    weight: float = 0.0
+    #: Weight of these in the next average.
+    keep: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -33,14 +49,16 @@ class Paired(DiagonalEstimator):
     Examples
     --------
     >>> import numpy as np
+    >>> from cofem.operators.dictionary import Dictionary
     >>> from cofem.operators import Dense
     >>> Phi = Dense(np.random.default_rng(0).standard_normal((20, 40)))
-    >>> setting = Setting(Phi, Phi, np.ones(40), 0.5, Phi.column_norms() ** 2, np.zeros(1))
+    >>> context = PosteriorContext(Dictionary(Phi, like=np.zeros(1)), np.ones(40), 0.5)
     >>> Sigma = np.linalg.inv(Phi.gram(np.eye(40)) / 0.5 + np.eye(40))
     >>> estimator = Paired(samples=200)
-    >>> columns = estimator.columns(setting, None, np.random.default_rng(1))
-    >>> x = columns.v @ Phi.to_dense() @ Sigma / 0.5  # the posterior means for the data v
-    >>> found = estimator.estimate(setting, None, columns, x)
+    >>> carry = estimator.init(context, np.random.default_rng(1))
+    >>> rhs = estimator.right_hand_sides(context, carry, np.random.default_rng(1))
+    >>> x = rhs.v @ Phi.to_dense() @ Sigma / 0.5  # the posterior means for the data v
+    >>> found = estimator.estimate(context, carry, rhs, x)
     >>> error = np.abs(found.value - np.diag(Sigma))
     >>> bool((error < 4 * found.standard_error).all()), bool((error / np.diag(Sigma)).mean() < 0.1)
     (True, True)
@@ -51,43 +69,39 @@ class Paired(DiagonalEstimator):
 
     name: ClassVar[str] = "paired"
 
+    def init(self, context: PosteriorContext, rng: np.random.Generator) -> Shares:
+        """Begin with no draws."""
+        return Shares()
+
     def quiet(self, carry: Any) -> bool:
         """Never: a few draws leave tens of percent of noise."""
         return False
 
-    def columns(self, setting: Setting, carry: Any, rng: np.random.Generator) -> Columns:
+    def right_hand_sides(
+        self, context: PosteriorContext, carry: Any, rng: np.random.Generator
+    ) -> RightHandSides:
         """Draw coefficients from the prior and noisy data from them."""
-        n, d = setting.phi.shape
-        draws = _standard_normal((self.samples, d), setting.like, rng)
-        draws /= namespace(draws).sqrt(setting.alpha)
-        noise = _standard_normal((self.samples, n), setting.like, rng)
-        noise *= setting.noise_var**0.5
-        noise += setting.phi.forward(draws)
-        return Columns(v=noise, extra=draws)
+        n, d = context.phi.shape
+        draws = standard_normal((self.samples, d), context.like, rng)
+        draws /= namespace(draws).sqrt(context.alpha)
+        noise = standard_normal((self.samples, n), context.like, rng)
+        noise *= context.noise_var**0.5
+        noise += context.phi.forward(draws)
+        return RightHandSides(v=noise, extra=draws)
 
-    def estimate(self, setting: Setting, carry: Any, columns: Columns, x: Array) -> DiagonalEstimate:
+    def estimate(self, context: PosteriorContext, carry: Any, rhs: RightHandSides, x: Array) -> DiagonalEstimate:
         """Compare what was explained with what was left."""
         xp = namespace(x)
-        explained = xp.mean(squared_modulus(x), axis=0) * setting.alpha
-        left = xp.mean(squared_modulus(columns.extra - x), axis=0) * setting.alpha
-        weight = 1.0
-        if carry is not None:
-            old_explained, old_left, old_weight = carry
-            explained = self.memory * old_explained + (1 - self.memory) * explained
-            left = self.memory * old_left + (1 - self.memory) * left
-            weight = self.memory**2 * old_weight + (1 - self.memory) ** 2
+        explained = xp.mean(squared_modulus(x), axis=0) * context.alpha
+        left = xp.mean(squared_modulus(rhs.extra - x), axis=0) * context.alpha
+        keep = carry.keep
+        explained = keep * carry.explained + (1 - keep) * explained
+        left = keep * carry.left + (1 - keep) * left
+        weight = keep**2 * carry.weight + (1 - keep) ** 2
         share = left / (explained + left)
         # Each mean square has relative variance 2 / samples (1 / samples for complex draws).
         kind = 1 if is_complex(x) else 2
         error = share * (1 - share) * float(np.sqrt(2 * kind * weight / self.samples))
-        g = setting.g
-        return DiagonalEstimate(setting.clip(g * share), g * error, (explained, left, weight), used=self.name)
-
-
-def _standard_normal(shape: tuple[int, int], like: Array, rng: np.random.Generator) -> Array:
-    if not is_complex(like):
-        numbers = rng.standard_normal(shape)
-    else:
-        real, imaginary = rng.standard_normal((2, *shape)) * np.sqrt(0.5)
-        numbers = real + 1j * imaginary
-    return namespace(like).astype(on_device_of(like, numbers), like.dtype)
+        g = context.g
+        shares = Shares(explained, left, weight, self.memory)
+        return DiagonalEstimate(context.clip(g * share), g * error, shares, used=self.name)

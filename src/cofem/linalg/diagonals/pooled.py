@@ -7,12 +7,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cofem._arrays import conj, in_precision, namespace, on_device_of, precision_of, take, to_numpy, total
-from cofem.linalg.diagonals.base import Columns, DiagonalEstimate, DiagonalEstimator, Setting
+from cofem._arrays import Array, conj, in_precision, namespace, on_device_of, precision_of, take, to_numpy, total
+from cofem.linalg.diagonals.base import (
+    DiagonalEstimate,
+    DiagonalEstimator,
+    PosteriorContext,
+    RightHandSides,
+)
 from cofem.linalg.probes import draw_probes
 from cofem.linalg.roots import newton_root
-
-Array = Any
 
 #: Groups with fewer coefficients than this share one number: their own trace would be too noisy.
 SMALLEST_GROUP = 256
@@ -37,14 +40,15 @@ class Pooled(DiagonalEstimator):
     Examples
     --------
     >>> import numpy as np
+    >>> from cofem.operators.dictionary import Dictionary
     >>> from cofem.operators import DCT, Mask
     >>> Phi = Mask(np.random.default_rng(0).choice(256, 64, replace=False), 256) @ DCT(256).T
     >>> alpha = np.geomspace(1, 1000, 256)
-    >>> setting = Setting(Phi, Phi, alpha, 0.01, Phi.column_norms() ** 2, np.zeros(1))
+    >>> context = PosteriorContext(Dictionary(Phi, like=np.zeros(1)), alpha, 0.01)
     >>> Sigma = np.linalg.inv(Phi.gram(np.eye(256)) / 0.01 + np.diag(alpha))
-    >>> columns = Pooled().columns(setting, None, np.random.default_rng(1))
-    >>> found = Pooled().estimate(setting, None, columns, columns.b @ Sigma)
-    >>> columns.b.shape[0], bool(np.abs(found.value / np.diag(Sigma) - 1).mean() < 0.1)  # from one probe
+    >>> rhs = Pooled().right_hand_sides(context, None, np.random.default_rng(1))
+    >>> found = Pooled().estimate(context, None, rhs, rhs.b @ Sigma)
+    >>> rhs.b.shape[0], bool(np.abs(found.value / np.diag(Sigma) - 1).mean() < 0.1)  # from one probe
     (1, True)
     """
 
@@ -53,24 +57,26 @@ class Pooled(DiagonalEstimator):
 
     name: ClassVar[str] = "pooled"
 
-    def columns(self, setting: Setting, carry: Any, rng: np.random.Generator) -> Columns:
+    def right_hand_sides(
+        self, context: PosteriorContext, carry: Any, rng: np.random.Generator
+    ) -> RightHandSides:
         """Draw probes, whitened by the prior."""
         probes = draw_probes(
-            self.probes, setting.alpha.shape[0], like=setting.like, rng=rng, distribution="rademacher"
+            self.probes, context.alpha.shape[0], like=context.like, rng=rng, distribution="rademacher"
         )
-        return Columns(b=probes * namespace(setting.alpha).sqrt(setting.alpha), extra=probes)
+        return RightHandSides(b=probes * namespace(context.alpha).sqrt(context.alpha), extra=probes)
 
-    def estimate(self, setting: Setting, carry: Any, columns: Columns, x: Array) -> DiagonalEstimate:
+    def estimate(self, context: PosteriorContext, carry: Any, rhs: RightHandSides, x: Array) -> DiagonalEstimate:
         """Turn the probes' traces into one c for each group."""
-        probes = columns.extra
+        probes = rhs.extra
         xp = namespace(x)
-        g = setting.g
-        left = xp.real(conj(probes) * x) * xp.sqrt(setting.alpha)  # estimates 1 - gamma_j, one row a probe
-        labels = setting.operator.groups if self.groups is None else self.groups
+        g = context.g
+        left = xp.real(conj(probes) * x) * xp.sqrt(context.alpha)  # estimates 1 - gamma_j, one row a probe
+        labels = context.phi.groups if self.groups is None else self.groups
         members = _members(labels)
         number = np.zeros(g.shape[0], dtype=np.intp)  # of the group, for each coefficient
         scales, spreads = np.zeros(len(members)), np.zeros(len(members))
-        strengths = g * setting.column_energy  # theta / alpha
+        strengths = g * context.phi.column_energy  # theta / alpha
         for i, group in enumerate(members):
             part, strength = left, strengths
             if group is not None:
@@ -78,10 +84,10 @@ class Pooled(DiagonalEstimator):
                 part, strength = take(left, group, axis=1), take(strengths, group, axis=0)
             traces = to_numpy(xp.sum(part, axis=-1, dtype=xp.float64))
             gamma = float(np.mean(strength.shape[0] - traces))
-            scales[i] = solve_trace(strength, gamma, 1 / setting.noise_var)
+            scales[i] = solve_trace(strength, gamma, 1 / context.noise_var)
             spreads[i] = _relative_error(part, gamma)
         scale, spread = _by_group(scales, number, g), _by_group(spreads, number, g)
-        value = setting.clip(g / (1 + g * (scale * setting.column_energy)))
+        value = context.clip(g / (1 + g * (scale * context.phi.column_energy)))
         gamma = 1 - value / g
         # d log s / d log c = -gamma
         return DiagonalEstimate(value, value * gamma * spread, used=self.name)
@@ -96,6 +102,7 @@ def solve_trace(strength: Array, gamma: float, largest: float) -> float:
     Examples
     --------
     >>> import numpy as np
+    >>> from cofem.operators.dictionary import Dictionary
     >>> round(solve_trace(np.array([1.0, 1.0]), 1.0, 1e6), 5)
     1.0
     """

@@ -7,11 +7,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cofem._arrays import namespace, number_like, reciprocal
-from cofem.linalg.diagonals.base import Columns, DiagonalEstimate, DiagonalEstimator, Setting
+from cofem._arrays import Array, namespace, number_like
+from cofem.linalg.diagonals.base import (
+    DiagonalEstimate,
+    DiagonalEstimator,
+    PosteriorContext,
+    RightHandSides,
+)
 from cofem.linalg.probes import ProbeDistribution, draw_probes
-
-Array = Any
 
 
 def estimate_diagonal(probes: Array, solutions: Array, scale: Array | float = 1.0) -> tuple[Array, Array]:
@@ -38,6 +41,7 @@ def estimate_diagonal(probes: Array, solutions: Array, scale: Array | float = 1.
     Examples
     --------
     >>> import numpy as np
+    >>> from cofem.operators.dictionary import Dictionary
     >>> M = np.diag([1.0, 2.0, 3.0])
     >>> p = np.array([[1.0, -1.0, 1.0], [1.0, 1.0, -1.0]])
     >>> value, standard_error = estimate_diagonal(p, p @ M)
@@ -77,13 +81,14 @@ class Rademacher(DiagonalEstimator):
     Examples
     --------
     >>> import numpy as np
+    >>> from cofem.operators.dictionary import Dictionary
     >>> from cofem.operators import Dense
     >>> Phi = Dense(np.random.default_rng(0).standard_normal((20, 40)))
-    >>> setting = Setting(Phi, Phi, np.ones(40), 0.5, Phi.column_norms() ** 2, np.zeros(1))
+    >>> context = PosteriorContext(Dictionary(Phi, like=np.zeros(1)), np.ones(40), 0.5)
     >>> Sigma = np.linalg.inv(Phi.gram(np.eye(40)) / 0.5 + np.eye(40))
     >>> estimator = Rademacher(probes=100)
-    >>> columns = estimator.columns(setting, None, np.random.default_rng(1))
-    >>> found = estimator.estimate(setting, None, columns, columns.b @ Sigma)  # solved by CG in a fit
+    >>> rhs = estimator.right_hand_sides(context, None, np.random.default_rng(1))
+    >>> found = estimator.estimate(context, None, rhs, rhs.b @ Sigma)  # solved by CG in a fit
     >>> error = np.abs(found.value - np.diag(Sigma))
     >>> bool((error < 4 * found.standard_error).all()), bool((error / np.diag(Sigma)).mean() < 0.1)
     (True, True)
@@ -100,26 +105,22 @@ class Rademacher(DiagonalEstimator):
         """Never: the noise of a few probes is of the order of ten percent."""
         return False
 
-    def columns(self, setting: Setting, carry: Any, rng: np.random.Generator) -> Columns:
+    def right_hand_sides(
+        self, context: PosteriorContext, carry: Any, rng: np.random.Generator
+    ) -> RightHandSides:
         """Draw fresh probes; reused ones would repeat their error in the same coefficients."""
         probes = draw_probes(
-            self.probes, setting.alpha.shape[0], like=setting.like, rng=rng, distribution=self.distribution
+            self.probes, context.alpha.shape[0], like=context.like, rng=rng, distribution=self.distribution
         )
-        scale = probe_scale(setting) if self.scale is None else self.scale
-        return Columns(b=probes * scale, extra=(probes, scale))
+        scale = context.probe_scale() if self.scale is None else self.scale
+        return RightHandSides(b=probes * scale, extra=(probes, scale))
 
-    def estimate(self, setting: Setting, carry: Any, columns: Columns, x: Array) -> DiagonalEstimate:
+    def estimate(self, context: PosteriorContext, carry: Any, rhs: RightHandSides, x: Array) -> DiagonalEstimate:
         """Average over the probes."""
-        probes, scale = columns.extra
+        probes, scale = rhs.extra
         value, error = estimate_diagonal(probes, x, scale)
-        value = setting.clip(value) if self.clip else _non_negative(value, setting.alpha)
+        value = context.clip(value) if self.clip else _non_negative(value, context.alpha)
         return DiagonalEstimate(value, error, used=self.name)
-
-
-def probe_scale(setting: Setting) -> Array:
-    """Inverse standard deviations, as far as they are known: the last ones, or else the prior's."""
-    xp = namespace(setting.alpha)
-    return xp.sqrt(setting.alpha if setting.variance is None else reciprocal(setting.variance))
 
 
 def _non_negative(x: Array, like: Array) -> Array:

@@ -7,14 +7,19 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from cofem._arrays import average, inner, namespace, number_like, reciprocal
-from cofem.linalg.diagonals.base import Columns, DiagonalEstimate, DiagonalEstimator, Setting
+from cofem._arrays import Array, average, inner, namespace, number_like, reciprocal
+from cofem.linalg.diagonals.base import (
+    DiagonalEstimate,
+    DiagonalEstimator,
+    PosteriorContext,
+    RightHandSides,
+)
+from cofem._packing import packable
 from cofem.linalg.lanczos import spectral_density
 from cofem.linalg.roots import newton_root
 
-Array = Any
 
-
+@packable("spectrum")
 class Spectrum(NamedTuple):
     """Eigenvalues of ``Phi^H Phi`` (columns of equal norm) as nodes with weights that sum to 1."""
 
@@ -22,11 +27,12 @@ class Spectrum(NamedTuple):
     weights: np.ndarray
 
 
+@packable("self_consistent")
 class Carry(NamedTuple):
     """What does not change from step to step, and where the last root was."""
 
     spectrum: Spectrum
-    #: ``theta_j / mean(theta)``, or None when the columns count as equal.
+    #: ``||phi_j||^2`` relative to their mean, or None when the columns count as equal.
     relative_energy: Array | None
     tau: float | None
 
@@ -52,15 +58,16 @@ class SelfConsistent(DiagonalEstimator):
     Examples
     --------
     >>> import numpy as np
+    >>> from cofem.operators.dictionary import Dictionary
     >>> from cofem.operators import DCT, Mask
     >>> Phi = Mask(np.random.default_rng(0).choice(256, 64, replace=False), 256) @ DCT(256).T
     >>> alpha = np.geomspace(1, 1000, 256)
-    >>> setting = Setting(Phi, Phi, alpha, 0.01, Phi.column_norms() ** 2, np.zeros(1))
+    >>> context = PosteriorContext(Dictionary(Phi, like=np.zeros(1)), alpha, 0.01)
     >>> Sigma = np.linalg.inv(Phi.gram(np.eye(256)) / 0.01 + np.diag(alpha))
-    >>> columns = SelfConsistent().columns(setting, None, np.random.default_rng(1))
-    >>> found = SelfConsistent().estimate(setting, None, columns, None)
-    >>> columns.b is None, bool(np.abs(found.value / np.diag(Sigma) - 1).mean() < 0.1)  # without a probe
-    (True, True)
+    >>> carry = SelfConsistent().init(context, np.random.default_rng(1))
+    >>> found = SelfConsistent().estimate(context, carry, RightHandSides(), None)  # without a probe
+    >>> bool(np.abs(found.value / np.diag(Sigma) - 1).mean() < 0.1)
+    True
     """
 
     lanczos_steps: int = 40
@@ -68,49 +75,47 @@ class SelfConsistent(DiagonalEstimator):
 
     name: ClassVar[str] = "self_consistent"
 
-    def columns(self, setting: Setting, carry: Any, rng: np.random.Generator) -> Columns:
-        """Ask for nothing but, the first time, the spectrum."""
-        if carry is not None:
-            return Columns(extra=carry)
-        n, d = setting.phi.shape
-        row_gram = setting.operator.facts.row_gram
+    def init(self, context: PosteriorContext, rng: np.random.Generator) -> Carry:
+        """Find the spectrum."""
+        n, d = context.phi.shape
+        row_gram = context.phi.facts.row_gram
         if row_gram is not None:
             share = n / d
             spectrum = Spectrum(np.array([row_gram, 0.0]), np.array([share, 1 - share]))
-            return Columns(extra=Carry(spectrum, None, None))
-        mean = average(setting.column_energy) or 1.0
-        xp = namespace(setting.alpha)
-        relative = setting.column_energy / mean
+            return Carry(spectrum, None, None)
+        mean = average(context.phi.column_energy) or 1.0
+        xp = namespace(context.alpha)
+        relative = context.phi.column_energy / mean
         relative = xp.astype(
-            xp.where(relative > 0, relative, number_like(relative, 1.0)), setting.alpha.dtype
+            xp.where(relative > 0, relative, number_like(relative, 1.0)), context.alpha.dtype
         )
         inverse = 1 / xp.sqrt(relative)
 
         def gram(x: Array) -> Array:
-            return inverse * setting.phi.gram(inverse * x)
+            return inverse * context.phi.gram(inverse * x)
 
         nodes, weights = spectral_density(
-            gram, setting.like, d, steps=self.lanczos_steps, vectors=self.lanczos_vectors, rng=rng
+            gram, context.like, d, steps=self.lanczos_steps, vectors=self.lanczos_vectors, rng=rng
         )
         # At most N eigenvalues differ from zero; Lanczos spreads the others over tiny nodes.
         spectrum = Spectrum(np.maximum(nodes, 0.0), weights)
-        return Columns(extra=Carry(spectrum, relative, None))
+        return Carry(spectrum, relative, None)
 
-    def estimate(self, setting: Setting, carry: Any, columns: Columns, x: Array) -> DiagonalEstimate:
+    def estimate(self, context: PosteriorContext, carry: Any, rhs: RightHandSides, x: Array) -> DiagonalEstimate:
         """Solve for tau."""
-        found: Carry = columns.extra
+        found: Carry = carry
         relative = found.relative_energy
         # Columns of unequal norm: alpha in units where they are equal.
-        alpha = setting.alpha if relative is None else setting.alpha / relative
-        tau = solve_tau(alpha, found.spectrum, 1 / setting.noise_var, found.tau)
+        alpha = context.alpha if relative is None else context.alpha / relative
+        tau = solve_tau(alpha, found.spectrum, 1 / context.noise_var, found.tau)
         value = reciprocal(alpha + tau)
         if relative is not None:
             value /= relative
-        value = setting.clip(value)
+        value = context.clip(value)
 
         def uncertainty() -> Array:
             # Fluctuations of S_j around tau are of relative size 1 / sqrt(N) or more; the gate measures them.
-            return value * (1 - value * setting.alpha) * setting.phi.shape[0] ** -0.5
+            return value * (1 - value * context.alpha) * context.phi.shape[0] ** -0.5
 
         return DiagonalEstimate(value, uncertainty, found._replace(tau=tau), used=self.name)
 
@@ -121,6 +126,7 @@ def solve_tau(alpha: Array, spectrum: Spectrum, beta: float, guess: float | None
     Examples
     --------
     >>> import numpy as np
+    >>> from cofem.operators.dictionary import Dictionary
     >>> half = Spectrum(np.array([1.0, 0.0]), np.array([0.5, 0.5]))
     >>> tau = solve_tau(np.ones(4), half, beta=3.0, guess=None)
     >>> round(1 / (1 + tau), 3), 0.5 / (1 + 3) + 0.5 / 1  # for equal alpha, the mean of the inverse

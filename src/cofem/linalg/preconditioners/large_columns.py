@@ -18,39 +18,38 @@ make, and no longer depend on L.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 from array_api_compat import device
 
 from cofem._arrays import (
+    Array,
     by_parts,
     conj,
     is_complex,
     namespace,
     number_like,
-    on_device_of,
     precision_of,
     take,
     to_numpy,
     total,
 )
-from cofem.operators import Operator
+from cofem.linalg.preconditioners.base import PosteriorPreconditioner
+from cofem.operators.dictionary import Dictionary
 
-Array = Any
-
-#: Columns of L at the most, in units of the root of the entries in a row of Phi: a factor then costs as much
+#: Most columns of L, in units of the root of the entries in a row of Phi: a factor then costs as much
 #: as some 40 applications, counted in operations; and in units of N: from there on C itself could be
 #: factored.
 MOST_COLUMNS, SHARE_OF_ROWS = 20.0, 0.5
-#: Numbers in the columns of L at the most.
+#: Most numbers in the columns of L.
 MOST_NUMBERS = 2**24
 #: A column belongs to L if its h is above tau.
 STANDS_OUT = 1.0
 
 
 @dataclass(frozen=True)
-class LargeColumns:
+class LargeColumns(PosteriorPreconditioner):
     """``(I - F^H S^H S F) / tau``, the inverse of ``P = tau I + F^H F`` (for rows as vectors).
 
     Attributes
@@ -66,8 +65,9 @@ class LargeColumns:
     --------
     >>> import numpy as np
     >>> from cofem.operators import Dense
-    >>> Phi, g = Dense(np.eye(4)), np.array([8.0, 0.0, 0.0, 0.0])
-    >>> P = large_columns(Phi, g, np.ones(4), 2.0)
+    >>> from cofem.operators.dictionary import Dictionary
+    >>> phi, g = Dictionary(Dense(np.eye(4)), like=np.zeros(1)), np.array([8.0, 0.0, 0.0, 0.0])
+    >>> P = large_columns(phi, g, 2.0)
     >>> r = np.ones((1, 4))
     >>> P.apply(r, r)
     >>> np.round(r, 6).tolist()
@@ -77,6 +77,11 @@ class LargeColumns:
     rows: Array
     inverse_factor: Array
     tau: float
+
+    #: What is left of the residual lies where the bound on the error is sharp; without the large columns the
+    #: error is a few times smaller than the bound. (With correlated columns or unequal norms the final NRMSE
+    #: was 3 % larger without this factor; it costs one or two CG steps.)
+    sharpness: ClassVar[float] = 0.4
 
     def apply(self, r: Array, out: Array) -> None:
         """Write ``P^-1 r`` into `out`, both of shape (B, N)."""
@@ -93,36 +98,30 @@ class LargeColumns:
         out /= self.tau
 
 
-def large_columns(
-    operator: Operator, g: Array, column_energy: Array, noise_var: float
-) -> LargeColumns | None:
+def large_columns(phi: Dictionary, g: Array, noise_var: float) -> LargeColumns | None:
     """Return the preconditioner for prior variances g, or None where no columns stand out or they cost much.
 
     None in single precision, too.
 
     Parameters
     ----------
-    operator : Operator
+    phi : Dictionary
         Phi, shape (N, D).
     g : array of shape (D,)
         Prior variances.
-    column_energy : array of shape (D,)
-        ``||phi_j||^2``.
     noise_var : float
         Noise variance.
     """
-    n_rows, entries = operator.shape[0], operator.stored_entries
+    n_rows, entries = phi.shape[0], phi.stored_entries
     # In single precision means came out less accurate: an NRMSE of 0.065 % in place of 0.056 % (dense,
     # D = 1024, f = 2).
     if not entries or precision_of(g) == "float32":
         return None
     most = int(min(SHARE_OF_ROWS * n_rows, MOST_COLUMNS * (entries / n_rows) ** 0.5, MOST_NUMBERS / n_rows))
-    chosen, tau = standing_out(g * column_energy, noise_var, n_rows, most)
+    chosen, tau = standing_out(g * phi.column_energy, noise_var, n_rows, most)
     if not chosen.size:
         return None
-    columns = operator.columns(chosen)
-    if isinstance(columns, np.ndarray):
-        columns = on_device_of(g, columns)
+    columns = phi.columns(chosen)
     xp = namespace(columns)
     rows = columns * xp.sqrt(take(g, chosen, axis=0))[:, None]
     gram = rows @ conj(rows).T
@@ -131,14 +130,14 @@ def large_columns(
         return None  # conjugate gradients will tell
     # The inverse of the factor has a relative error of eps / sqrt(tau / size), so that P^-1 would be
     # indefinite once tau / size is below eps^(2/3).
-    tau = max(tau, (4 * float(np.finfo(operator.dtype).eps)) ** (2 / 3) * size)
+    tau = max(tau, (4 * float(np.finfo(phi.dtype).eps)) ** (2 / 3) * size)
     identity = xp.eye(chosen.size, dtype=gram.dtype, device=device(gram))
     factor = xp.linalg.cholesky(gram + tau * identity)
     return LargeColumns(rows, xp.linalg.inv(factor), tau)
 
 
 def standing_out(h: Array, noise_var: float, n_rows: int, most: int) -> tuple[np.ndarray, float]:
-    """Return the columns whose h is above tau, `most` at the most, and tau.
+    """Return the columns whose h is above tau, at most `most` of them, and tau.
 
     Examples
     --------

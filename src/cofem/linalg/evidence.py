@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import array_api_compat
 import numpy as np
 
-from cofem._arrays import inner, is_complex, namespace, size, squared_modulus, total
-from cofem.inference.problem import Problem
+from cofem._arrays import Array, inner, is_complex, namespace, size, squared_modulus, total
 from cofem.linalg.lanczos import trace_of_function
 from cofem.operators import Operator
-
-Array = Any
 
 #: Smaller side of the dictionary up to which the determinant is computed exactly.
 EXACT_DETERMINANT = 512
@@ -26,29 +23,8 @@ class LogEvidence(NamedTuple):
     standard_error: float
 
 
-def log_evidence(problem: Problem, log_det: float, quadratic: float) -> float:
-    """Log density of y, in the user's units, given ``log det C`` and ``y^H C^-1 y``.
-
-    ``C = noise_var I + Phi diag(1/alpha) Phi^H`` is the covariance of y, and of each task's; the quadratic
-    is the sum over tasks. Complex data are circular.
-    """
-    n = problem.y.size
-    value = _log_density(n, problem.n_tasks * log_det, quadratic, problem.is_complex)
-    return value - (2 if problem.is_complex else 1) * n * math.log(problem.units.data)
-
-
-def estimate_log_evidence(
-    phi: Operator,
-    alpha: Array,
-    noise_var: float,
-    y: Array,
-    mean: Array,
-    *,
-    vectors: int,
-    steps: int,
-    rng: np.random.Generator,
-) -> LogEvidence:
-    """Log density of y given the precisions, through products with Phi.
+def log_evidence(phi: Operator, alpha: Array, noise_var: float, y: Array, mean: Array, log_det: float) -> float:
+    """Return the log density of y given the precisions, where ``log det C`` is known.
 
     Parameters
     ----------
@@ -60,17 +36,14 @@ def estimate_log_evidence(
         Noise variance.
     y, mean : arrays of shape (L, N) and (L, D)
         The data and the posterior mean of each task.
-    vectors, steps, rng
-        As for `log_determinant`.
+    log_det : float
+        ``log det C`` for ``C = noise_var I + Phi diag(1/alpha) Phi^H``; see `log_determinant`.
     """
-    log_det, error = log_determinant(phi, alpha, noise_var, mean, vectors=vectors, steps=steps, rng=rng)
     # y^H C^-1 y as the least of ||y - Phi z||^2 / noise_var + z^H diag(alpha) z, whose error is of
     # second order in that of the mean.
     misfit = y - phi.forward(mean)
     quadratic = inner(misfit, misfit) / noise_var + total(squared_modulus(mean) * alpha)
-    n_tasks = y.shape[0]
-    value = _log_density(size(y), n_tasks * log_det, quadratic, is_complex(y))
-    return LogEvidence(value, (1.0 if is_complex(y) else 0.5) * n_tasks * error)
+    return log_normal_density(size(y), y.shape[0] * log_det, quadratic, is_complex(y))
 
 
 def log_determinant(
@@ -114,8 +87,11 @@ def log_determinant(
     return value + n * math.log(noise_var), error
 
 
-def _log_density(n: int, log_det: float, quadratic: float, circular: bool) -> float:
-    """Log of a normal density of n numbers, real or circular complex ones."""
+def log_normal_density(n: int, log_det: float, quadratic: float, circular: bool) -> float:
+    """Return the log of a normal density of n numbers, real or circular complex ones.
+
+    `log_det` is that of their covariance C, `quadratic` is ``y^H C^-1 y``.
+    """
     if circular:
         return -(n * math.log(math.pi) + log_det + quadratic)
     return -0.5 * (n * math.log(2 * math.pi) + log_det + quadratic)

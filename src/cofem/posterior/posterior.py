@@ -3,49 +3,40 @@
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
 
 from cofem._arrays import (
+    Array,
     as_rows,
     conj,
     in_precision,
     is_complex,
     namespace,
     on_device_of,
-    precision_of,
-    reciprocal,
     size,
     squared_modulus,
+    standard_normal,
     take,
     to_numpy,
     total,
     transposed,
     without_gradients,
 )
-from cofem.inference.evidence import LogEvidence, estimate_log_evidence
-from cofem.linalg.direct import CG_STEPS, DirectSystem, is_cheaper, is_small
-from cofem.linalg.large_columns import large_columns
-from cofem.linalg.system import Form, PosteriorSystem, choose_form, columns_at_once
-from cofem.operators import Diagonal, Operator, as_operator
+from cofem.linalg.evidence import LogEvidence, log_determinant, log_evidence
+from cofem.linalg.direct import CG_STEPS, is_cheaper
+from cofem.operators import Operator, as_operator
+from cofem.posterior.solver import PosteriorSolver, batches, rows_of
 from cofem.priors.rectified import rectified_draws, rectified_quantile
-from cofem.status import ConvergenceWarning, Status
+from cofem.status import Status
 
-Array = Any
-
-#: Accuracy of samples and covariances, in posterior standard deviations.
-SOLVE_TOL = 1e-5
 #: How many draws standard deviations of predictions are taken from, if there are more rows than this (each
 #: takes a linear system), or than as many as the draws would take steps, where a factor is to be had.
 N_DRAWS, EXACT_ROWS, DIRECT_ROWS = 128, 256, 128 * CG_STEPS
-#: Right-hand sides solved at once: bounds memory to a few times this many vectors of length D.
-SOLVE_BATCH = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -300,15 +291,16 @@ class Posterior:
     def _draws(self, n: int, rng: np.random.Generator) -> Iterator[Array]:
         """Draw in batches, those of one task."""
         if self.gaussian is not None:
-            for count in _batches(n):
+            for count in batches(n):
                 yield rectified_draws(*self.gaussian, count, rng)
             return
-        phi, y, xp = self._white_operator(), self._white_y(), namespace(self.mean)
-        solve, spread = self._solver(phi, n, stacklevel=5), 1 / xp.sqrt(self._double_alpha)
-        for count in _batches(n):
-            prior = self._noise((count, self.mean.shape[0]), rng) * spread
-            noise = self._noise((count, y.shape[0]), rng) * self.noise_std
-            yield xp.astype(prior + solve(v=y - phi.forward(prior) - noise), self.mean.dtype)
+        solver, y, xp = self._solver("sample"), self._white_y(), namespace(self.mean)
+        solve, spread = solver.for_count(n), 1 / xp.sqrt(solver.alpha)
+        like = in_precision(self.mean, "float64")
+        for count in batches(n):
+            prior = standard_normal((count, self.mean.shape[0]), like, rng) * spread
+            noise = standard_normal((count, y.shape[0]), like, rng) * self.noise_std
+            yield xp.astype(prior + solve(v=y - solver.phi.forward(prior) - noise), self.mean.dtype)
 
     @without_gradients
     def covariance(self, indices: Any) -> Array:
@@ -346,10 +338,10 @@ class Posterior:
         if (chosen < -n_columns).any() or (chosen >= n_columns).any():
             raise ValueError(f"indices must lie within the {n_columns} coefficients, got {indices!r}")
         chosen = chosen % n_columns
-        solve = self._solver(self._white_operator(), chosen.size)
+        solve = self._solver("covariance").for_count(chosen.size)
         rows, start = [], 0
-        for count in _batches(chosen.size):
-            unit = np.zeros((count, n_columns), self._solve_dtype)
+        for count in batches(chosen.size):
+            unit = np.zeros((count, n_columns), np.complex128 if is_complex(self.mean) else np.float64)
             unit[np.arange(count), chosen[start : start + count]] = 1
             rows.append(take(solve(b=on_device_of(self.mean, unit)), chosen, axis=1))
             start += count
@@ -402,11 +394,12 @@ class Posterior:
         if not return_std:
             return mean
         n_new = new.shape[0]
-        if can_factor(self) and is_cheaper(self._need_operator("predict"), n_new) and n_new <= DIRECT_ROWS:
-            variance = exact_variance(self, _rows_of(new, self.mean))
-        elif n_new <= EXACT_ROWS and self.gaussian is None:
-            solve, parts = self._solver(self._white_operator(), n_new), []
-            for rows in _rows_of(new, self.mean):
+        solver = None if self.gaussian is not None else self._solver("predict")
+        if solver is not None and n_new <= DIRECT_ROWS and solver.can_factor and is_cheaper(solver.phi, n_new):
+            variance = solver.exact_variances(rows_of(new, self.mean))
+        elif solver is not None and n_new <= EXACT_ROWS:
+            solve, parts = solver.for_count(n_new), []
+            for rows in rows_of(new, self.mean):
                 parts.append(xp.real(xp.sum(rows * solve(b=conj(rows)), axis=-1)))
             variance = xp.concat(parts)
         else:
@@ -451,17 +444,17 @@ class Posterior:
             each = self._each("log_evidence", vectors, steps, generator)
             spread = float(np.sqrt(sum(part.standard_error**2 for part in each)))
             return LogEvidence(sum(part.value for part in each), spread)
-        phi = self._white_operator()
+        solver = self._solver("log_evidence")
+        phi, alpha, noise_var = solver.phi, solver.alpha, solver.noise_var
         y = in_precision(as_rows(self._white_y()), "float64")
-        mean = self._solver(phi, y.shape[0])(v=y)
-        found = estimate_log_evidence(
-            phi, self._double_alpha, self.noise_std**2, y, mean, vectors=vectors, steps=steps, rng=generator
+        mean = solver.for_count(y.shape[0])(v=y)
+        log_det, error = log_determinant(
+            phi, alpha, noise_var, mean, vectors=vectors, steps=steps, rng=generator
         )
-        if self.weights is None:
-            return found
-        # The density of y itself, not of the weighted data.
-        stretch = (2 if is_complex(y) else 1) * y.shape[0] * total(namespace(y).log(self.weights))
-        return found._replace(value=found.value + stretch)
+        value = log_evidence(phi, alpha, noise_var, y, mean, log_det)
+        if self.weights is not None:  # the density of y itself, not of the weighted data
+            value += (2 if is_complex(y) else 1) * y.shape[0] * total(namespace(y).log(self.weights))
+        return LogEvidence(value, (1.0 if is_complex(y) else 0.5) * y.shape[0] * error)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the posterior to an ``.npz`` file, whole or not at all.
@@ -480,174 +473,23 @@ class Posterior:
         ...     bool((cofem.load(folder + "/fit.npz").mean == post.mean).all())
         True
         """
-        from cofem.posterior_file import save  # it needs this class
+        from cofem.posterior.file import save  # it needs this class
 
         save(self, path)
-
-    @property
-    def _solve_dtype(self) -> Any:
-        return np.complex128 if is_complex(self.mean) else np.float64
 
     def _need_operator(self, what: str) -> Operator:
         if self.operator is None:
             raise ValueError(f"{what} needs the operator; load with cofem.load(path, operator=Phi)")
         return self.operator
 
-    @property
-    def _double_alpha(self) -> Array:
-        """The precisions in double precision, as all that is computed with them."""
-        return in_precision(self.alpha, "float64")
-
-    def _white_operator(self) -> Operator:
-        """Return the dictionary for which the noise is equal, in double precision."""
-        operator = self._need_operator("this").astype(np.float64)
-        if self.weights is None:
-            return operator
-        return Diagonal(in_precision(self.weights, "float64")) @ operator
-
-    def _solver(self, operator: Operator, count: int, stacklevel: int = 4) -> Callable[..., Array]:
-        """Return a function from v or b to ``Sigma (beta Phi^H v + b)``, the cheaper one for `count` rows.
-
-        A warning of it is put down to the caller at `stacklevel`.
-        """
-        if isinstance(self.alpha, np.ndarray) and is_cheaper(operator, count):
-            return DirectSystem(operator, self._double_alpha, self.noise_std**2).solve
-        return partial(_solve, self._system(operator), stacklevel=stacklevel)
-
-    def _system(self, operator: Operator) -> PosteriorSystem:
-        alpha, noise_var = self._double_alpha, self.noise_std**2
-        if operator.facts.row_gram is not None:
-            curvature: Any = operator.norm**2
-        else:
-            norms = operator.column_norms()
-            curvature = (on_device_of(alpha, norms) if isinstance(norms, np.ndarray) else norms) ** 2
-        # With the columns that stand out in a preconditioner, the dual form takes few steps.
-        large = large_columns(operator, reciprocal(alpha), curvature, noise_var)
-        steps = _expected_steps(operator, alpha, noise_var, curvature) if large is None else {}
-        form = choose_form(operator, alpha, noise_var, np.float64, steps)
-        return PosteriorSystem(
-            operator,
-            alpha,
-            noise_var,
-            form,
-            curvature,
-            columns_at_once=columns_at_once(operator),
-            large_columns=large,
-        )
+    def _solver(self, what: str) -> PosteriorSolver:
+        """Return the posterior's systems; `what` needs them."""
+        return PosteriorSolver.of(self._need_operator(what), self.alpha, self.noise_std**2, self.weights)
 
     def _white_y(self) -> Array:
         """Return the data as the solver sees them, a row for each task."""
         y = in_precision(transposed(self.y), "float64")
         return y if self.weights is None else y * self.weights
-
-    def _noise(self, shape: tuple[int, int], rng: np.random.Generator) -> Array:
-        """Draw standard normal numbers, circular ones for complex coefficients."""
-        if not is_complex(self.mean):
-            return on_device_of(self.mean, rng.standard_normal(shape))
-        parts = rng.standard_normal((2, *shape)) / np.sqrt(2)
-        return on_device_of(self.mean, parts[0] + 1j * parts[1])
-
-
-def join_tasks(tasks: Sequence[Posterior]) -> Posterior:
-    """Put posteriors of several tasks together as one."""
-    longest = max(tasks, key=lambda task: task.n_iter)
-    worst = next((task.status for task in tasks if not task.converged), tasks[0].status)
-    same = all(task.operator is tasks[0].operator for task in tasks)
-    xp = namespace(tasks[0].mean)
-    return Posterior(
-        mean=xp.stack([task.mean for task in tasks], axis=1),
-        variance=xp.stack([task.variance for task in tasks], axis=1),
-        alpha=xp.stack([task.alpha for task in tasks], axis=1),
-        noise_std=np.array([task.noise_std for task in tasks]),
-        method=tasks[0].method,
-        status=worst,
-        history=longest.history,
-        operator=tasks[0].operator if same else None,
-        y=xp.stack([task.y for task in tasks], axis=1) if same else None,
-        weights=tasks[0].weights if same else None,
-        tasks=tuple(tasks),
-    )
-
-
-def split_tasks(whole: Posterior, operators: Sequence[Operator]) -> Posterior:
-    """Take the posterior of a block-diagonal dictionary apart into those of its tasks."""
-    n_columns = operators[0].shape[1]
-    ends = np.cumsum([operator.shape[0] for operator in operators])
-    rows = [slice(end - op.shape[0], end) for end, op in zip(ends, operators, strict=True)]
-    tasks = []
-    for i, (operator, row) in enumerate(zip(operators, rows, strict=True)):
-        column = slice(i * n_columns, (i + 1) * n_columns)
-        gaussian = whole.gaussian
-        tasks.append(
-            replace(
-                whole,
-                mean=whole.mean[column],
-                variance=whole.variance[column],
-                alpha=whole.alpha[column],
-                operator=operator.astype(precision_of(whole.variance)),
-                y=whole.y[row],
-                weights=None if whole.weights is None else whole.weights[row],
-                gaussian=None if gaussian is None else (gaussian[0][column], gaussian[1][column]),
-            )
-        )
-    return replace(
-        join_tasks(tasks), alpha=whole.alpha[:n_columns], noise_std=whole.noise_std, history=whole.history
-    )
-
-
-def _expected_steps(operator: Operator, alpha: Array, noise_var: float, curvature: Any) -> dict[Form, float]:
-    """Say which form takes more steps: dual, once the data rule fewer coefficients than there are data.
-
-    It then took 1.3 to 13 times as many on blurred, dense and blurred wavelet dictionaries with D = 1024 to
-    16384; on blurs with D = 256 and 512, where a system costs next to nothing, 0.8 to 1 times as many.
-    """
-    ratio = curvature / (noise_var * alpha)
-    return {"dual": np.inf} if total(ratio / (1 + ratio)) < operator.shape[0] else {}
-
-
-def _solve(
-    system: PosteriorSystem, v: Array | None = None, b: Array | None = None, *, stacklevel: int
-) -> Array:
-    max_iter = max(1000, 4 * min(system.phi.shape))
-    b = None if b is None else namespace(b).asarray(b, copy=True)  # the solver would overwrite it
-    solution = system.solve(v, b, tol=SOLVE_TOL, max_iter=max_iter)
-    if not solution.cg.converged.all():
-        warnings.warn(
-            f"posterior solves are inexact: {solution.cg.report()}", ConvergenceWarning, stacklevel=stacklevel
-        )
-    return solution.x
-
-
-def can_factor(posterior: Posterior) -> bool:
-    """Tell whether `exact_variance` is to be had: Gaussian, in NumPy, with a dictionary of a small side."""
-    return (
-        posterior.gaussian is None
-        and posterior.operator is not None
-        and isinstance(posterior.alpha, np.ndarray)
-        and is_small(posterior.operator)
-    )
-
-
-def exact_variance(posterior: Posterior, blocks: Iterable[np.ndarray]) -> np.ndarray:
-    """Return the variances of ``x z`` for rows x, given in blocks of shape (B, D), one after the other."""
-    operator = posterior._white_operator()
-    system = DirectSystem(operator, posterior._double_alpha, posterior.noise_std**2)
-    return np.concatenate([system.variance(rows) for rows in blocks])
-
-
-def _rows_of(operator: Operator, like: Array) -> Iterator[Array]:
-    """Write out an operator in double precision, a few rows at a time, where `like` is."""
-    n_rows, start = operator.shape[0], 0
-    for count in _batches(n_rows):
-        unit = np.eye(count, n_rows, start, np.complex128 if is_complex(like) else np.float64)
-        yield conj(in_precision(operator.adjoint(on_device_of(like, unit)), "float64"))
-        start += count
-
-
-def _batches(n: int) -> Iterator[int]:
-    """Split n right-hand sides into batches of bounded size."""
-    for start in range(0, n, SOLVE_BATCH):
-        yield min(SOLVE_BATCH, n - start)
 
 
 def _check_level(level: Any) -> float:

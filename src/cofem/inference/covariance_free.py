@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from cofem._arrays import as_rows, namespace, reciprocal
-from cofem.inference.base import ExpectationMaximisation, Info, Moments, State
+from cofem._arrays import Array, as_rows, namespace
+from cofem._packing import packable
+from cofem.inference.base import ExpectationMaximisation, Info, Moments, State, state_of
 from cofem.inference.problem import Problem
+from cofem.linalg.build import FormName, PreconditionerName, build_system, remember_steps
 from cofem.linalg.cg import CGResult, join_results
-from cofem.linalg.diagonals import DIAGONALS, DiagonalEstimator, Rademacher, Setting
-from cofem.linalg.large_columns import large_columns
+from cofem.linalg.diagonals import (
+    DIAGONALS,
+    ContinuedContext,
+    DiagonalEstimator,
+    PosteriorContext,
+    Rademacher,
+)
 from cofem.linalg.probes import ProbeDistribution
-from cofem.linalg.system import Form, PosteriorSystem, choose_form, columns_at_once, remember_steps
+from cofem.linalg.system import Form, Solution
 from cofem.status import StatusCode
-
-Array = Any
 
 #: Accuracy of the final mean: its error in the posterior's energy norm, root mean square over N.
 FINAL_TOL = 0.02
-#: With the large columns in a preconditioner, what is left of the residual lies where the bound on the error
-#: is sharp; without it the error is a few times smaller than the bound. (With correlated columns or unequal
-#: norms the final NRMSE was 3 % larger without this factor; it costs one or two CG steps.)
-TIGHTER = 0.4
-
 
 BROKEN = (
     "conjugate gradients broke down, because the operator gave values that are not finite or is not the "
@@ -33,15 +33,16 @@ BROKEN = (
 )
 
 
+@packable("cofem")
 class Carry(NamedTuple):
     """What one E-step hands to the next."""
 
-    #: ``C^-1 y``, the warm start of the dual form.
-    dual: Array | None = None
-    #: CG steps that each form of the system took of late.
-    steps: dict[Form, float] = {}  # noqa: RUF012 (never modified)
     #: The diagonal estimator's own.
-    diagonal: Any = None
+    diagonal: Any
+    #: ``C^-1 y``, the warm start of the dual form; None if the primal form was solved.
+    dual: Array | None = None
+    #: CG steps that each form of the system took recently.
+    steps: dict[Form, float] = {}  # noqa: RUF012 (never modified)
     #: Whether the next variances will be free of noise.
     quiet: bool = False
     #: Whether the variances so far turned out to be wrong.
@@ -67,7 +68,7 @@ class CoFEM(ExpectationMaximisation):
     probe_distribution : {"rademacher", "gaussian"}
         Distribution of their entries.
     cg_iterations : int
-        CG steps U at the most in one E-step.
+        Most CG steps U in one E-step.
     cg_tol : float
         Tolerance of the mean: root mean square over N of its error in the posterior's energy norm
         (0.1 means errors of a tenth of what the noise causes); 0.4 of it where columns that stand out
@@ -79,20 +80,17 @@ class CoFEM(ExpectationMaximisation):
         For the primal form: ``beta c + alpha`` with c the squared norm of Phi (`spectral`) or of each
         column (`jacobi`). `auto` takes `spectral` for orthonormal rows, else `jacobi`, and for the dual form
         the columns that stand out, if Phi stores its columns in double precision; see
-        `cofem.linalg.large_columns`.
+        `cofem.linalg.preconditioners.large_columns`.
     form : {"auto", "primal", "dual"}
         Which linear system to iterate on; see `cofem.linalg.system`.
     warm_start : bool
         Start the mean's system from the last mean.
     stop : {"each", "joint"}
-        Stop each column by its own error, or all by the paper's joint residual.
+        Stop each system by its own error, or all by the paper's joint residual.
     accelerate : bool
         Extrapolate the outer steps (SQUAREM) while the estimator is quiet enough.
     alpha_init : float or None
         Where alpha starts; None for a start that does not depend on units.
-    noise_continuation : float
-        Start with the noise variance times this and halve it in every step until it is the true one (for a
-        noise that is given). 1 for none: on DCT problems near the recovery limit it made no difference.
 
     Examples
     --------
@@ -112,13 +110,12 @@ class CoFEM(ExpectationMaximisation):
     cg_iterations: int = 400
     cg_tol: float = 0.05
     probe_tol: float = 0.1
-    preconditioner: Literal["auto", "none", "spectral", "jacobi"] = "auto"
-    form: Literal["auto", "primal", "dual"] = "auto"
+    preconditioner: PreconditionerName = "auto"
+    form: FormName = "auto"
     warm_start: bool = True
     stop: Literal["each", "joint"] = "each"
     accelerate: bool = True
-    alpha_init: float | None = None  # type: ignore[misc]
-    noise_continuation: float = 1.0  # type: ignore[misc]
+    alpha_init: float | None = None
 
     name: ClassVar[str] = "cofem"
     any_array: ClassVar[bool] = True
@@ -133,9 +130,9 @@ class CoFEM(ExpectationMaximisation):
             if not 0 < getattr(self, field) < np.inf:
                 raise ValueError(f"{field} must be positive, got {getattr(self, field)!r}")
         choices: dict[str, tuple[str, ...]] = {
-            "preconditioner": ("auto", "none", "spectral", "jacobi"),
-            "form": ("auto", "primal", "dual"),
-            "probe_distribution": ("rademacher", "gaussian"),
+            "preconditioner": get_args(PreconditionerName),
+            "form": get_args(FormName),
+            "probe_distribution": get_args(ProbeDistribution),
             "stop": ("each", "joint"),
         }
         if not isinstance(self.diagonal, DiagonalEstimator):
@@ -148,7 +145,7 @@ class CoFEM(ExpectationMaximisation):
     def paper(cls, probes: int = 20, cg_iterations: int = 400, cg_tol: float = 1e-8) -> CoFEM:
         """Algorithm 1 of the paper to the letter.
 
-        alpha starts at 1; plain CG on ``beta Phi^T Phi + diag(alpha)`` from zero, all columns stopped
+        alpha starts at 1; plain CG on ``beta Phi^T Phi + diag(alpha)`` from zero, all systems stopped
         together by ``||A X - B||_F < cg_tol ||B||_F``; unscaled Rademacher probes. A variance that
         comes out negative is set to zero, as in the authors' code, since Algorithm 1 would go on to
         a negative precision. ``post.alpha`` is the alpha that mean and variance belong to; the one
@@ -191,68 +188,69 @@ class CoFEM(ExpectationMaximisation):
             return Rademacher(self.probes, self.probe_distribution, scale, clip=not joint)
         return DIAGONALS[self.diagonal]()
 
+    @property
+    def start_alpha(self) -> float | None:
+        """Where alpha starts unless the user says otherwise."""
+        return self.alpha_init
+
     def accelerates(self, state: State) -> bool:
         """Extrapolate while the variances are free of noise."""
         return self.accelerate and state.carry.quiet
 
     def restarts(self, state: State) -> bool:
         """Start over once the variances turned out to be wrong: they may have led to another optimum."""
-        return state.carry is not None and state.carry.misled
+        return state.carry.misled
+
+    def restart(
+        self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator
+    ) -> tuple[State, Info]:
+        """Begin again, with the estimator that took over."""
+        solver = _Solver(self, problem, alpha, state.carry)
+        context = PosteriorContext(problem.phi, alpha, problem.noise_var, solver.solve_probes)
+        return state_of(alpha, self._moments(problem, context, solver, rng))
+
+    def first_expectation(self, problem: Problem, alpha: Array, rng: np.random.Generator) -> Moments:
+        """Solve from zero."""
+        solver = _Solver(self, problem, alpha, Carry(None))
+        context = PosteriorContext(problem.phi, alpha, problem.noise_var, solver.solve_probes)
+        solver.carry = Carry(self.estimator(problem).init(context, rng))
+        return self._moments(problem, context, solver, rng)
 
     def expectation(self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator) -> Moments:
+        """Solve from the last mean."""
+        solver = _Solver(self, problem, alpha, state.carry, before=state)
+        known = {"mean": state.mean, "variance": state.variance}
+        context = ContinuedContext(problem.phi, alpha, problem.noise_var, solver.solve_probes, **known)
+        return self._moments(problem, context, solver, rng)
+
+    def _moments(
+        self, problem: Problem, context: PosteriorContext, solver: _Solver, rng: np.random.Generator
+    ) -> Moments:
         """Solve for the mean and for what the estimator needs in one batch."""
-        estimator, carry = self.estimator(problem), state.carry or Carry()
-        system = self._system(problem, alpha, carry.steps)
-        accounts: list[CGResult] = []
-
-        def solve(b: Array) -> Array:
-            solution = system.solve(b=b, tol=self.probe_tol, max_iter=self.cg_iterations)
-            accounts.append(replace(solution.cg, x=None))
-            return solution.x
-
-        setting = Setting(
-            problem.phi,
-            problem.phi.operator,
-            alpha,
-            problem.noise_var,
-            problem.column_energy,
-            problem.y,
-            state.mean,
-            state.variance,
-            solve,
-        )
-        wanted = estimator.columns(setting, carry.diagonal, rng)
+        estimator, carry = self.estimator(problem), solver.carry
+        wanted = estimator.right_hand_sides(context, carry.diagonal, rng)
         y, n_tasks = as_rows(problem.y), problem.n_tasks
         xp = namespace(y)
         v = y if wanted.v is None else xp.concat([y, wanted.v])
         n_probes = v.shape[0] - n_tasks + (0 if wanted.b is None else wanted.b.shape[0])
-        each = self.stop == "each"
-        tol = [_sharper(self.cg_tol, system), self.probe_tol]
-        solution = system.solve(
-            v,
-            wanted.b,
-            tol=np.repeat(tol, [n_tasks, n_probes]) if each else self.cg_tol,
-            max_iter=self.cg_iterations,
-            norm="posterior" if each else "frobenius",
-            **self._start(system, state, alpha),
-        )
+        solution = solver.solve(v, wanted.b, n_tasks, n_probes)
         if solution.cg.broken.any():
             return Moments(None, None, info=Info(end=StatusCode.FAILED, message=BROKEN))
         mean = xp.reshape(solution.x[:n_tasks, :], (*problem.y.shape[:-1], -1))
         if n_probes:
             mean = xp.asarray(mean, copy=True)  # the solutions for the probes need not stay
         dual = None if solution.dual is None else solution.dual[:n_tasks, :]
-        found, cg = solution.x[n_tasks:, :], replace(solution.cg, x=None)
+        found = solution.x[n_tasks:, :]
         del solution
-        estimate = estimator.estimate(setting, carry.diagonal, wanted, found)
-        cg = join_results([cg, *accounts])
+        estimate = estimator.estimate(context, carry.diagonal, wanted, found)
+        cg = join_results(solver.accounts)
         if cg.broken.any():
             return Moments(None, None, info=Info(end=StatusCode.FAILED, message=BROKEN))
         iterations = int(cg.iterations.max())
         new_carry = Carry(
-            dual,
-            remember_steps(carry.steps, system.form, iterations),
             estimate.carry,
+            dual,
+            remember_steps(carry.steps, solver.system.form, iterations),
             estimator.quiet(estimate.carry),
             estimate.misled,
         )
@@ -270,53 +268,85 @@ class CoFEM(ExpectationMaximisation):
         """Solve for the mean once more, to the accuracy that the posterior deserves."""
         if self.stop == "joint":
             return state, Info()
-        system = self._system(problem, state.alpha, state.carry.steps)
+        solver = _Solver(self, problem, state.alpha, state.carry, before=state)
+        system = solver.system
         solution = system.solve(
             as_rows(problem.y),
-            tol=_sharper(FINAL_TOL, system),
+            tol=system.tolerance(FINAL_TOL),
             max_iter=self.cg_iterations,
-            norm="posterior",
-            **self._start(system, state, state.alpha),
+            guess=solver.guess(),
         )
         if solution.cg.broken.any():
             return state, Info(trouble=BROKEN)
         mean = namespace(solution.x).reshape(solution.x, state.mean.shape)
         return replace(state, mean=mean), Info(trouble=_trouble(solution.cg))
 
-    def _start(self, system: PosteriorSystem, state: State, alpha: Array) -> dict[str, Array]:
-        """Warm start of the mean's column, in the form of the system.
+
+class _Solver:
+    """The systems of one E-step, with an account of what was solved.
+
+    Parameters
+    ----------
+    method : CoFEM
+        Form, preconditioner and tolerances.
+    problem : Problem
+        The problem.
+    alpha : array of shape (D,)
+        The precisions that the moments are wanted at.
+    carry : Carry
+        What the step before handed on.
+    before : State, optional
+        The state to start from; none to start from zero.
+    """
+
+    def __init__(
+        self, method: CoFEM, problem: Problem, alpha: Array, carry: Carry, before: State | None = None
+    ) -> None:
+        self.method, self.carry, self.before = method, carry, before
+        self.system = build_system(
+            problem.phi,
+            alpha,
+            problem.noise_var,
+            form=method.form,
+            preconditioner=method.preconditioner,
+            steps=carry.steps,
+        )
+        self.accounts: list[CGResult] = []
+
+    def solve(self, v: Array, b: Array | None, n_tasks: int, n_probes: int) -> Solution:
+        """Solve for the means, which come first, and the probes; each to its own tolerance."""
+        method, each = self.method, self.method.stop == "each"
+        tol = [self.system.tolerance(method.cg_tol), method.probe_tol]
+        solution = self.system.solve(
+            v,
+            b,
+            tol=np.repeat(tol, [n_tasks, n_probes]) if each else method.cg_tol,
+            max_iter=method.cg_iterations,
+            guess=self.guess(),
+            norm="posterior" if each else "frobenius",
+        )
+        self.accounts.append(replace(solution.cg, x=None))
+        return solution
+
+    def solve_probes(self, b: Array) -> Array:
+        """Solve for further probes, which are overwritten."""
+        method = self.method
+        solution = self.system.solve(b=b, tol=method.probe_tol, max_iter=method.cg_iterations)
+        self.accounts.append(replace(solution.cg, x=None))
+        return solution.x
+
+    def guess(self) -> Array | None:
+        """Warm start of the mean, in the form of the system.
 
         The mean moves by ``-Sigma diag(mean) (change of alpha)`` to first order; the diagonal of Sigma
         predicts most of it.
         """
-        if not self.warm_start or state.mean is None:
-            return {}
-        if system.form == "dual":
-            return {"dual0": state.carry.dual}
-        return {"x0": as_rows(state.mean / (1 + state.variance * (alpha - state.alpha)))}
-
-    def _system(self, problem: Problem, alpha: Array, steps: dict[Form, float]) -> PosteriorSystem:
-        form: Form
-        if self.form == "auto":
-            form = choose_form(problem.phi.operator, alpha, problem.noise_var, problem.real_dtype, steps)
-        else:
-            form = self.form
-        kind, large = self.preconditioner, None
-        if kind == "auto":
-            kind = "jacobi" if problem.phi.operator.facts.row_gram is None else "spectral"
-            if form == "dual":
-                energy, noise_var = problem.column_energy, problem.noise_var
-                large = large_columns(problem.phi.operator, reciprocal(alpha), energy, noise_var)
-        curvature: Any = problem.column_energy if kind == "jacobi" else problem.gain
-        at_once = columns_at_once(problem.phi.operator)
-        return PosteriorSystem(
-            problem.phi, alpha, problem.noise_var, form, curvature, kind != "none", at_once, large
-        )
-
-
-def _sharper(tol: float, system: PosteriorSystem) -> float:
-    """Return the tolerance of a mean, for the bound on its error that the system has."""
-    return tol if system.large_columns is None else TIGHTER * tol
+        before = self.before
+        if before is None or not self.method.warm_start:
+            return None
+        if self.system.form == "dual":
+            return before.carry.dual
+        return as_rows(before.mean / (1 + before.variance * (self.system.alpha - before.alpha)))
 
 
 def _trouble(cg: CGResult) -> str:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import zipfile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cofem._arrays import on_device_of, to_numpy
-from cofem.files import read_npz
+from cofem.files import read_npz, write_npz
 from cofem.operators import as_operator
-from cofem.posterior import Posterior
+from cofem.posterior.posterior import Posterior
 from cofem.status import Status, StatusCode
 
 FORMAT = "cofem-posterior"
@@ -30,17 +28,7 @@ def save(posterior: Posterior, path: str | os.PathLike[str]) -> None:
         inner, parts = _contents(task)
         header.setdefault("tasks", []).append(inner)
         arrays |= {f"task{i}_{name}": values for name, values in parts.items()}
-    target = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, header=np.array(json.dumps(header)), **arrays)  # type: ignore[arg-type]
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    write_npz(path, header, arrays)
 
 
 def _contents(posterior: Posterior) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -116,9 +104,9 @@ def _rebuild(header: dict[str, Any], contents: dict[str, np.ndarray], operator: 
         raise ValueError(f"operator must have shape {wanted} as in the fit, got {phi.shape}")
     code, message, notes = header["status"]
     noise_std = header["noise_std"]
-    if phi is not None and phi.home is not None:
+    if phi is not None and phi.device_array is not None:
         kept = {"mean", "variance", "alpha", "y", "weights"} & contents.keys()
-        contents = contents | {name: on_device_of(phi.home, contents[name]) for name in kept}
+        contents = contents | {name: on_device_of(phi.device_array, contents[name]) for name in kept}
         y = contents.get("y")
     gaussian = None
     if "gaussian_mean" in contents:

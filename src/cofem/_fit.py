@@ -1,0 +1,314 @@
+"""`cofem.fit`: from operator and data to the posterior."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from cofem._arrays import as_array, in_precision, namespace, on_device_of, transposed, without_gradients
+from cofem._warn import warn
+from cofem.inference.base import Method
+from cofem.inference.checkpoint import Keeper
+from cofem.inference.checkpoint.fingerprint import fingerprint_of
+from cofem.inference.noise.learning import Learned, Plan, choose_strategy
+from cofem.inference.prepare import Data, PreparedProblem, prepare
+from cofem.inference.problem import Problem
+from cofem.inference.record import Callback, FitInterrupted, Outcome
+from cofem.inference.registry import check_method, get_method
+from cofem.inference.settings import Settings, check_alpha_init, check_callback, check_rng
+from cofem.inference.stages import Runner
+from cofem.operators import Operator, as_operator, block_diag, check_adjoint
+from cofem.posterior import Posterior, join_tasks, split_tasks
+from cofem.priors import Block, Prior
+from cofem.priors.rectified import rectified_moments
+from cofem.status import ConvergenceWarning, Status, StatusCode
+
+#: Norm of a column, relative to the largest, below which what is found on it is pointed out.
+WEAK_COLUMN = 1e-3
+
+
+@without_gradients
+def fit(
+    Phi: Any,
+    y: Any,
+    *,
+    noise_std: Any = "learn",
+    method: Any = "auto",
+    prior: Prior | None = None,
+    nonnegative: bool = False,
+    sample_weight: Any = None,
+    max_iter: int | None = None,
+    tol: float | None = None,
+    alpha_init: Any = None,
+    rng: int | np.random.Generator | None = None,
+    callback: Callback | None = None,
+    progress: bool = False,
+    checkpoint: Any = None,
+    checkpoint_every: float | str | None = None,
+    resume: Any = None,
+) -> Posterior:
+    r"""Sparse Bayesian learning: recover a sparse z from ``y = Phi z + noise``, with its uncertainty.
+
+    The model is ``z ~ N(0, diag(alpha)^-1)``, ``y ~ N(Phi z, noise_std^2 I)``; alpha is found by
+    maximising the evidence ``p(y | alpha)``, which sends most of alpha to infinity.
+
+    Parameters
+    ----------
+    Phi : array, sparse matrix, LinearOperator, PyLops or cofem operator, shape (N, D); or a list of them
+        The dictionary; anything that `cofem.as_operator` takes. A list, with a list for y, holds one for each
+        task; they may differ in N.
+    y : array of shape (N,) or (N, L)
+        The data, real or complex. Structured operators work in the precision of y. L columns are L tasks:
+        each by itself, unless the prior joins them (`cofem.MultiTask`). A PyTorch tensor, or an array of
+        another library, stays on its device, and so does the posterior; see `docs/torch.md`.
+    noise_std : "learn", float or array of shape (N,)
+        Standard deviation of the noise (for complex data, of ``|noise|``), of all data or of each. By default
+        it is learned from data that are held out; see `docs/noise.md`.
+    method : str or method object
+        ``"auto"``, ``"em"``, ``"irls"``, ``"amp"``, ``"vi"``, ``"seq"``, ``"cofem"``, or an object
+        with settings such as ``cofem.CoFEM(probes=10)``.
+    prior : Prior, optional
+        Who shares a precision: `cofem.Independent` (the default), `cofem.MultiTask`, `cofem.Block`,
+        `cofem.PatternCoupled`.
+    nonnegative : bool
+        Whether the coefficients are known not to be negative.
+    sample_weight : array of shape (N,), optional
+        Relative weights of the data: the noise of datum i has variance ``noise_std^2 / sample_weight[i]``.
+    max_iter : int, optional
+        Most outer steps; the default depends on the method.
+    tol : float, optional
+        Stop when the mean changes by less than this, relative to its norm (columns weighted by their
+        norms), and the prior by less than a hundred times this or 10 %, whichever is more. By default 1e-4,
+        or 1 % of the noise (`cofem`: 3 %) if that is more, once the posterior adds less than the noise to
+        the variance of predictions, or no less than before. `seq` has a stop of its own (`Seq.min_gain`).
+    alpha_init : float or array of shape (D,), optional
+        Where alpha starts. By default every column is expected to explain the same share of y.
+    rng : int or numpy.random.Generator, optional
+        Source of randomness; the same seed gives the same result.
+    callback : callable, optional
+        Called after every outer step, also while the noise is learned, with a snapshot that has ``iteration,
+        mean, variance, alpha, noise_std, elapsed, applications, change, stage``; see
+        `cofem.inference.loop.Snapshot`. The fit stops when it returns True.
+    progress : bool
+        Draw a progress bar.
+    checkpoint : path, optional
+        File that the whole state of the fit is written to now and then, and when the fit ends, however it
+        ends. Each time the file is replaced as a whole. If it cannot be written, the fit warns and goes on.
+    checkpoint_every : float or str, optional
+        Seconds between two checkpoints (60 by default), or a text such as ``"10 steps"``.
+    resume : path, optional
+        A checkpoint to go on from, with the same data and settings, to the very result that the fit would
+        have had without a break. `rng` is taken from the file; `max_iter` may be raised to take more steps;
+        what a callback stopped goes on. Give `checkpoint` as well to go on writing: if both are the same
+        and there is no such file yet, the fit starts afresh, so that one command serves both.
+
+    Returns
+    -------
+    Posterior
+        Mean, variance, samples, intervals, history and status.
+
+    Raises
+    ------
+    FitInterrupted
+        On Ctrl-C: a `KeyboardInterrupt` with the attribute ``posterior``, the result so far. The
+        checkpoint, if one is asked for, is written first.
+
+    Examples
+    --------
+    >>> import numpy as np, cofem
+    >>> from cofem.operators import DCT, Mask
+    >>> rng = np.random.default_rng(0)
+    >>> rows = np.sort(rng.choice(256, 128, replace=False))
+    >>> Phi = Mask(rows, 256) @ DCT(256).T
+    >>> z = np.zeros(256); z[[5, 40, 99]] = 3, -2, 1
+    >>> y = Phi @ z + 0.01 * rng.standard_normal(128)
+    >>> post = cofem.fit(Phi, y, rng=0)
+    >>> np.round(post.mean[[5, 40, 99]], 1).tolist(), set([5, 40, 99]) <= set(post.support())
+    ([3.0, -2.0, 1.0], True)
+    >>> 0.007 < post.noise_std < 0.015
+    True
+    """
+    settings = Settings.checked(
+        method=method,
+        prior=prior,
+        nonnegative=nonnegative,
+        max_iter=max_iter,
+        tol=tol,
+        alpha_init=alpha_init,
+    )
+    keeper = Keeper(check_rng(rng), checkpoint, checkpoint_every, resume)
+    runner = Runner(keeper, check_callback(callback), progress)
+    try:
+        return fit_tasks(Data(Phi, y, noise_std, sample_weight), settings, runner)
+    finally:
+        keeper.flush()
+
+
+def fit_tasks(data: Data, settings: Settings, runner: Runner) -> Posterior:
+    """Fit all tasks, together or one after the other."""
+    if isinstance(data.Phi, list | tuple) and isinstance(data.y, list | tuple) and _are_tasks(data.Phi):
+        return _fit_different(data, settings, runner)
+    y = as_array(data.y)
+    if y.ndim == 2 and not settings.prior.joins_tasks and y.shape[1] > 0:
+        operator = as_operator(data.Phi)
+        columns = (y[:, i] for i in range(y.shape[1]))
+        tasks = [
+            fit_task(data._replace(Phi=operator, y=column), settings, runner, task)
+            for task, column in enumerate(columns)
+        ]
+        return join_tasks(tasks)
+    return fit_task(data._replace(y=y) if y.ndim == 2 else data, settings, runner)
+
+
+def fit_task(data: Data, settings: Settings, runner: Runner, task: int = 0) -> Posterior:
+    """Fit data that share one dictionary and one set of precisions."""
+    prepared = prepare(data, settings.prior, settings.nonnegative)
+    problem = prepared.problem
+    method, why = get_method(settings.method, problem)
+    check_method(method, problem)
+    start = method.start_alpha if settings.alpha_init is None else settings.alpha_init
+    max_iter = method.default_max_iter if settings.max_iter is None else settings.max_iter
+    plan = Plan(task, method, check_alpha_init(start, problem.n_columns), max_iter, settings.tol)
+    runner.keeper.check_fingerprint(
+        task, problem.y, lambda: fingerprint_of(problem, prepared.noise, settings.fingerprint())
+    )
+    notes = [why, *_notes_on(data, prepared)]
+    learned = Learned(problem.noise_var, "")
+    if prepared.noise.std is None:
+        strategy = settings.noise or choose_strategy(problem, method)
+        learned = strategy.learn(problem, plan, runner)
+        notes.append(learned.note)
+    try:
+        outcome = learned.outcome or _run(problem, plan, runner, learned)
+    except FitInterrupted as interrupt:
+        if interrupt.outcome is not None:
+            interrupt.posterior = _posterior(prepared, interrupt.outcome, method)
+        raise
+    fault = "" if outcome.status.code is StatusCode.FAILED else _fault(prepared.operator, problem)
+    if fault:
+        outcome = replace(outcome, status=Status(StatusCode.FAILED, fault, outcome.status.notes))
+    if outcome.doubtful or fault:
+        warn(str(outcome.status), ConvergenceWarning)
+    status = outcome.status
+    notes += _about_weak_columns(outcome)
+    status = Status(status.code, status.message, (*status.notes, *filter(None, notes)))
+    return _posterior(prepared, replace(outcome, status=status), method)
+
+
+def _run(problem: Problem, plan: Plan, runner: Runner, learned: Learned) -> Outcome:
+    """Run the fit itself; if it was stopped while the noise was learned, only the step a posterior needs."""
+    if learned.stopped:
+        runner.drop_checkpoint()
+    problem = problem.with_noise(learned.noise_var)
+    return runner.run(problem, plan.method, plan.stage(noise=learned.rule), one_step=learned.stopped)
+
+
+def _notes_on(data: Data, prepared: PreparedProblem) -> list[str]:
+    """Say what the user should know about dictionary and data."""
+    notes = []
+    if not prepared.operator.takes_batches:
+        notes.append(
+            "Phi has no product with several vectors (matmat, rmatmat), so that it is called for one vector "
+            "at a time; probes and samples would gain from one"
+        )
+    if isinstance(data.noise_std, str) and prepared.noise.std is not None:
+        notes.append("y is zero everywhere, so that there was no noise to learn from it")
+    return notes
+
+
+def _about_weak_columns(outcome: Outcome) -> list[str]:
+    """Say so where noise may have become large coefficients: the evidence does not know a column's scale."""
+    energy, state = outcome.problem.phi.column_energy, outcome.state
+    xp = namespace(energy)
+    found = state.alpha * state.variance < 0.5
+    weak = energy < WEAK_COLUMN**2 * float(xp.max(energy))
+    count = int(xp.count_nonzero(found & weak))
+    if not count:
+        return []
+    return [
+        f"{count} of the {int(xp.count_nonzero(found))} coefficients that were found belong to columns of "
+        f"Phi with norms below {WEAK_COLUMN:g} of the largest; through such a column noise looks like a "
+        "large coefficient, so leave them out if that is not what you expect"
+    ]
+
+
+def _fault(operator: Operator, problem: Problem) -> str:
+    """Look at the operator once more after a fit, and say what is wrong with it by now; "" if nothing is."""
+    real = problem.real_dtype
+    dtype = np.result_type(real, np.complex64) if problem.is_complex else real
+    try:
+        check_adjoint(operator, n_vectors=1, dtype=dtype, like=problem.y)
+    except Exception as error:
+        return f"Phi changed during the fit, so that the result is in doubt: {type(error).__name__}: {error}"
+    return ""
+
+
+def _posterior(prepared: PreparedProblem, outcome: Outcome, method: Method) -> Posterior:
+    """Put the result into the user's units and layout."""
+    problem, state = outcome.problem, outcome.state
+    units = problem.units
+    mean, variance = state.mean, state.variance
+    gaussian = None
+    if problem.nonnegative:
+        gaussian = (units.apply(transposed(mean)), units.apply(variance, 2))
+        mean, variance = rectified_moments(mean, variance)
+    mean, variance = units.apply(transposed(mean)), units.apply(transposed(variance), 2)
+    if mean.ndim == 2 and variance.ndim == 1:
+        variance = namespace(variance).repeat(variance[:, None], mean.shape[1], axis=1)
+    weights = prepared.noise.weights
+    y = problem.y * problem.units.data
+    if weights is not None:
+        weights = on_device_of(y, weights)
+        y = y / in_precision(weights, problem.real_dtype.name)
+    return Posterior(
+        mean=mean,
+        variance=variance,
+        alpha=units.apply(state.alpha, -2),
+        noise_std=problem.noise_var**0.5 * problem.units.data if prepared.noise.std is None else prepared.noise.std,
+        method=method.name,
+        status=outcome.status,
+        history=outcome.history,
+        operator=prepared.operator,
+        y=transposed(y),
+        weights=weights,
+        gaussian=gaussian,
+    )
+
+
+def _are_tasks(Phi: Sequence[Any]) -> bool:
+    """Tell whether a list is one of dictionaries, as opposed to a matrix written as lists."""
+    return len(Phi) > 0 and all(isinstance(part, Operator) or getattr(part, "ndim", 0) == 2 for part in Phi)
+
+
+def _fit_different(data: Data, settings: Settings, runner: Runner) -> Posterior:
+    """Fit tasks with dictionaries of their own: one block-diagonal one, precisions tied across tasks."""
+    operators = [as_operator(Phi) for Phi in data.Phi]
+    if len(operators) != len(data.y):
+        raise ValueError(f"Phi and y must be lists of the same length, got {len(operators)} and {len(data.y)}")
+    columns = {operator.shape[1] for operator in operators}
+    if len(columns) > 1:
+        raise ValueError(f"Phi must hold dictionaries with as many columns each, got {sorted(columns)}")
+    ys = [as_array(y) for y in data.y]
+    for i, (operator, y) in enumerate(zip(operators, ys, strict=True)):
+        if tuple(y.shape) != (operator.shape[0],):
+            raise ValueError(f"y[{i}] must have shape ({operator.shape[0]},), got {tuple(y.shape)}")
+    if not settings.prior.joins_tasks:
+        if data.sample_weight is not None or not isinstance(data.noise_std, str | float | int):
+            raise ValueError("noise of each datum is not known for lists of tasks that share nothing")
+        tasks = [
+            fit_task(data._replace(Phi=operator, y=y), settings, runner, i)
+            for i, (operator, y) in enumerate(zip(operators, ys, strict=True))
+        ]
+        return join_tasks(tasks)
+    (size,) = columns
+    start, count = settings.alpha_init, len(operators)
+    joint = replace(
+        settings,
+        prior=Block(np.tile(np.arange(size), count)),
+        alpha_init=start if np.ndim(start) == 0 else np.tile(start, count),
+    )
+    together = data._replace(Phi=block_diag(operators), y=namespace(*ys).concat(ys))
+    return split_tasks(fit_task(together, joint, runner), operators)

@@ -1,0 +1,111 @@
+"""Values as arrays and JSON, without pickle: what checkpoints are made of.
+
+A type declares itself with `packable`; nobody keeps a list of types elsewhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, TypeVar
+
+import numpy as np
+
+Kind = TypeVar("Kind", bound=type)
+
+_TYPES: dict[str, type[Any]] = {}
+_NAMES: dict[type[Any], str] = {}
+
+
+def packable(name: str) -> Callable[[Kind], Kind]:
+    """Declare that a dataclass, NamedTuple or enumeration may stand in a checkpoint, under a name.
+
+    Its fields are stored, and may be whatever a checkpoint can hold. A type that has a better form for files
+    writes two methods: ``packed()`` returns a dictionary, and the class method ``unpacked`` takes it.
+
+    Parameters
+    ----------
+    name : str
+        What files call it; must not change as long as files are to be read.
+
+    Examples
+    --------
+    >>> from typing import NamedTuple
+    >>> @packable("doctest-point")
+    ... class Point(NamedTuple):
+    ...     x: float
+    >>> unpack(pack(Point(1.5), {}), {})
+    Point(x=1.5)
+    """
+
+    def declare(kind: Kind) -> Kind:
+        known = _TYPES.get(name)
+        if known is not None and (known.__module__, known.__qualname__) != (
+            kind.__module__,
+            kind.__qualname__,
+        ):
+            raise ValueError(f"packable: the name {name!r} is taken by {known.__module__}.{known.__qualname__}")
+        _TYPES[name], _NAMES[kind] = kind, name
+        return kind
+
+    return declare
+
+
+def pack(value: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """Return `value` as something that JSON can hold; its arrays are put into `arrays`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> arrays = {}
+    >>> tree = pack((1, np.ones(2), {"a": None}), arrays)
+    >>> unpack(tree, arrays)
+    (1, array([1., 1.]), {'a': None})
+    """
+    if isinstance(value, np.ndarray | np.generic):  # numbers of NumPy keep their precision
+        name = f"a{len(arrays)}"
+        arrays[name] = np.asarray(value)
+        return {"array" if isinstance(value, np.ndarray) else "number": name}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if type(value) in _NAMES:
+        name = _NAMES[type(value)]
+        if isinstance(value, Enum):
+            return {"kind": name, "value": pack(value.value, arrays)}
+        fields = value.packed() if hasattr(value, "packed") else _fields(value)
+        return {"kind": name, "fields": {field: pack(part, arrays) for field, part in fields.items()}}
+    if type(value) in (list, tuple):
+        return {type(value).__name__: [pack(part, arrays) for part in value]}
+    if isinstance(value, Mapping):
+        return {"dict": [[pack(key, arrays), pack(part, arrays)] for key, part in value.items()]}
+    raise TypeError(
+        f"a checkpoint cannot hold a {type(value).__module__}.{type(value).__qualname__}; declare the type "
+        "with cofem.packable"
+    )
+
+
+def unpack(tree: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """Return what `pack` was given."""
+    if not isinstance(tree, dict):
+        return tree
+    if "kind" in tree:
+        kind = _TYPES[tree["kind"]]
+        if "value" in tree:
+            return kind(unpack(tree["value"], arrays))
+        fields = {name: unpack(part, arrays) for name, part in tree["fields"].items()}
+        return kind.unpacked(fields) if hasattr(kind, "unpacked") else kind(**fields)
+    ((tag, content),) = tree.items()
+    readers: dict[str, Callable[[], Any]] = {
+        "array": lambda: arrays[content],
+        "number": lambda: arrays[content][()],
+        "list": lambda: [unpack(part, arrays) for part in content],
+        "tuple": lambda: tuple(unpack(part, arrays) for part in content),
+        "dict": lambda: {unpack(key, arrays): unpack(part, arrays) for key, part in content},
+    }
+    return readers[tag]()
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    names = getattr(value, "_fields", None) or [field.name for field in dataclasses.fields(value)]
+    return {name: getattr(value, name) for name in names}

@@ -1,0 +1,94 @@
+"""Small steps of a regression: centred columns, common scales, weights, targets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from cofem.operators import Centred, Mask, Operator
+from cofem.posterior import Posterior
+
+#: Ratio of the columns' norms from which on they are brought together before a fit.
+SCALES_APART = 1e4
+#: A centred column counts as zero below this many roundings of the column it came from.
+ROUNDINGS = 100
+
+
+def as_targets(y: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Return the targets in the precision of X."""
+    if y.ndim not in (1, 2):
+        raise ValueError(f"y must have shape (n_samples,) or (n_samples, n_targets), got {y.shape}")
+    if np.iscomplexobj(y):
+        raise ValueError("Complex data not supported: y is complex; use cofem.fit")
+    return y.astype(dtype)
+
+
+def without_weightless(X: Any, y: np.ndarray, weights: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray]:
+    """Leave out samples of weight zero."""
+    rows = np.flatnonzero(weights)
+    if rows.size == weights.size:
+        return X, y, weights
+    if rows.size < 2:
+        raise ValueError(f"sample_weight must be positive for at least 2 samples, got {rows.size}")
+    part = Mask(rows, X.shape[0]) @ X if isinstance(X, Operator) else X[rows]
+    return part, y[rows], weights[rows]
+
+
+def without_rounding(y: np.ndarray, offset: Any) -> np.ndarray:
+    """Return centred targets, zero where they were constant: the fit would explain the rounding."""
+    constant = np.max(np.abs(y), axis=0) <= 8 * np.finfo(y.dtype).eps * np.abs(offset)
+    return np.where(constant, y.dtype.type(0), y)
+
+
+def column_sizes(dictionary: Operator, offset: np.ndarray | None) -> np.ndarray:
+    """Return the norms of the centred columns to within a factor of about three, 0 for constant columns.
+
+    Scales make no difference to a fit, so it would take what rounding leaves of a constant for a feature.
+    """
+    rng = np.random.default_rng(0)
+    probes = rng.standard_normal((4, dictionary.shape[0])).astype(dictionary.dtype)
+    if offset is None:
+        return np.max(np.abs(dictionary.adjoint(probes)), axis=0)
+    size = np.max(np.abs(Centred(dictionary, offset).adjoint(probes)), axis=0)
+    rounding = np.finfo(dictionary.dtype).eps * np.sqrt(dictionary.shape[0]) * np.abs(offset)
+    return np.where(size > ROUNDINGS * rounding, size, 0)
+
+
+def equalising_scales(size: np.ndarray) -> np.ndarray | None:
+    """Return powers of two that bring columns to a common norm; None where norms differ by little."""
+    known = size[size > 0]
+    if known.size == 0 or known.max() <= SCALES_APART * known.min():
+        return None
+    return np.exp2(-np.round(np.log2(np.where(size > 0, size, 1.0))))
+
+
+def in_units(posterior: Posterior, scale: np.ndarray, dictionary: Operator) -> Posterior:
+    """Return the posterior of the coefficients of `dictionary` from that of its scaled columns."""
+
+    def times(values: np.ndarray, power: int) -> np.ndarray:
+        factor = (scale**power).astype(values.dtype)
+        return values * (factor if values.ndim == 1 else factor[:, None])
+
+    gaussian, tasks = posterior.gaussian, posterior.tasks
+    return replace(
+        posterior,
+        mean=times(posterior.mean, 1),
+        variance=times(posterior.variance, 2),
+        alpha=times(posterior.alpha, -2),
+        operator=dictionary,
+        gaussian=None if gaussian is None else (times(gaussian[0], 1), times(gaussian[1], 2)),
+        tasks=None if tasks is None else tuple(in_units(task, scale, dictionary) for task in tasks),
+    )
+
+
+def is_kept(mean: np.ndarray, variance: np.ndarray, alpha: np.ndarray) -> np.ndarray:
+    """Tell for which coefficients the evidence, as a function of their precision, peaks at a finite one.
+
+    That is ``q^2 > s`` in the terms of Tipping and Faul (2003), with ``s = 1 / variance - alpha`` and
+    ``q = mean / variance``.
+    """
+    explained = 1 - alpha * variance
+    # Less is rounding: a precision at its cap has lost all digits of what the data explain.
+    return (mean**2 > variance * explained) & (explained > np.sqrt(np.finfo(mean.dtype).eps))

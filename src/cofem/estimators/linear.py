@@ -1,0 +1,149 @@
+"""Regression that is linear in the features."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.utils import check_array, check_consistent_length
+
+from cofem.estimators.base import SparseBayesianRegressor
+from cofem.estimators.columns import as_targets
+from cofem.operators import Operator, as_operator
+from cofem.priors import Prior
+
+
+class SBLRegressor(SparseBayesianRegressor):
+    """Linear regression with sparse Bayesian learning, a drop-in for scikit-learn's `ARDRegression`.
+
+    Every coefficient has a prior precision of its own, found by maximising the evidence; those of features
+    that explain nothing go to infinity. The data are used through products only, so X may be sparse or a
+    linear operator. Units and scales of the features make no difference.
+
+    Where the samples are at least twice as many as the features, the noise is learned from the evidence, as
+    `ARDRegression` does; otherwise from samples that are held out in turn, since there the evidence
+    underestimates it (see `docs/noise.md`).
+
+    Parameters
+    ----------
+    noise_std : "learn" or float
+        Standard deviation of the noise, where the weight of a sample is 1.
+    method : str or method object
+        As for `cofem.fit`.
+    prior : Prior, optional
+        As for `cofem.fit`; with `cofem.MultiTask` several targets share their precisions.
+    positive : bool
+        Whether the coefficients are known not to be negative.
+    fit_intercept : bool
+        Whether to centre X and y; without it, both are expected to be centred.
+    max_iter, tol : int and float, optional
+        Most outer steps, and the relative change of the coefficients at which to stop. By default
+        1000 and 1e-8 for up to 256 features with at least twice as many samples, where steps are cheap; else
+        as in `cofem.fit`.
+    random_state : int, RandomState or None
+        Source of randomness: which samples are held out for the noise, and random probes.
+    verbose : bool
+        Draw a progress bar.
+
+    Attributes
+    ----------
+    coef_, coef_std_ : ndarrays of shape (n_features,) or (n_targets, n_features)
+        Posterior means and standard deviations of the coefficients.
+    alpha_ : float or ndarray of shape (n_targets,)
+        Precision of the noise, ``1 / noise_std**2``.
+    lambda_ : ndarray of the shape of `coef_`
+        Precisions of the coefficients; of shape (n_features,) if a joint prior ties the targets.
+    intercept_ : float or ndarray of shape (n_targets,)
+        Prediction where all features are zero.
+    support_ : ndarray of int
+        Features that are kept: those for which a finite precision has the larger evidence (Tipping and
+        Faul 2003), for one target at least. With ``positive=True``, those of ``posterior_.support()``.
+    n_iter_ : int
+        Number of outer steps.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the features, where X has them.
+    posterior_ : Posterior
+        The whole posterior, of the coefficients of the centred features. It holds on to the training data,
+        which standard deviations of predictions need, and so does a pickle.
+
+    Notes
+    -----
+    For up to 256 features with at least twice as many samples, ``method="auto"`` takes exact moments and
+    the update of `ARDRegression` (MacKay's).
+
+    `ARDRegression` has four parameters of Gamma priors, which are all zero here, and a threshold on
+    `lambda_` that depends on the units of the features, where `support_` does not.
+
+    Examples
+    --------
+    >>> import numpy as np, cofem
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((60, 20))
+    >>> y = 3 * X[:, 2] - 2 * X[:, 7] + 5 + 0.1 * rng.standard_normal(60)
+    >>> model = cofem.SBLRegressor(random_state=0).fit(X, y)
+    >>> np.round(model.coef_[[2, 7]], 1).tolist(), round(float(model.intercept_), 1)
+    ([3.0, -2.0], 5.0)
+    >>> mean, std = model.predict(X[:5], return_std=True)
+    >>> mean.shape, bool((std > 0).all())
+    ((5,), True)
+    """
+
+    def __init__(
+        self,
+        *,
+        noise_std: Any = "learn",
+        method: Any = "auto",
+        prior: Prior | None = None,
+        positive: bool = False,
+        fit_intercept: bool = True,
+        max_iter: int | None = None,
+        tol: float | None = None,
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.noise_std = noise_std
+        self.method = method
+        self.prior = prior
+        self.positive = positive
+        self.fit_intercept = fit_intercept
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def _dictionary(self, X: Any) -> Operator:
+        return as_operator(X)
+
+    def _check_training_data(self, X: Any, y: Any) -> tuple[Any, np.ndarray]:
+        if not _is_operator(X):
+            return super()._check_training_data(X, y)
+        X = _real_operator(X)
+        if X.shape[0] < 2 or X.shape[1] < 1:
+            raise ValueError(f"X must have at least 2 samples and 1 feature, got shape {X.shape}")
+        y = check_array(y, ensure_2d=False, dtype="numeric", input_name="y")
+        check_consistent_length(X, y)
+        self.n_features_in_ = X.shape[1]
+        self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
+        return X, as_targets(y, X.dtype)
+
+    def _check_new_data(self, X: Any) -> Any:
+        if not _is_operator(X):
+            return super()._check_new_data(X)
+        X = _real_operator(X)
+        if X.shape[1] != self.n_features_in_:
+            raise ValueError(f"X must have {self.n_features_in_} features, got shape {X.shape}")
+        return X
+
+
+def _is_operator(X: Any) -> bool:
+    """Tell a linear operator from a matrix."""
+    return isinstance(X, Operator) or (hasattr(X, "matvec") and hasattr(X, "shape"))
+
+
+def _real_operator(X: Any) -> Operator:
+    operator = as_operator(X)
+    if operator.is_complex:
+        raise ValueError(f"Complex data not supported: X is {operator!r}; use cofem.fit")
+    return operator

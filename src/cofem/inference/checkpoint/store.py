@@ -1,0 +1,117 @@
+"""The file of a checkpoint: written, read, refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cofem import __version__
+from cofem._packing import pack, unpack
+from cofem.files import read_npz, write_npz
+
+FORMAT = "cofem-checkpoint"
+FORMAT_VERSION = 4
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint could not be written; the fit itself goes on.
+
+    Examples
+    --------
+    Here the folder is gone after the first step:
+
+    >>> import tempfile, warnings, numpy as np, cofem
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> options = dict(checkpoint=folder.name + "/run.npz", checkpoint_every="1 step")
+    >>> options["callback"] = lambda state: folder.cleanup()
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always", cofem.CheckpointWarning)
+    ...     post = cofem.fit(np.eye(3), np.ones(3), noise_std=0.1, **options)
+    >>> [warning.category.__name__ for warning in caught], post.converged
+    (['CheckpointWarning'], True)
+    """
+
+
+UNREADABLE = (
+    OSError,
+    KeyError,
+    IndexError,
+    ValueError,
+    TypeError,
+    EOFError,
+    AttributeError,
+    MemoryError,
+    RecursionError,
+    NotImplementedError,
+    zipfile.BadZipFile,
+)
+
+
+def write(path: Path, contents: dict[str, Any]) -> None:
+    """Write a checkpoint, whole or not at all."""
+    arrays: dict[str, np.ndarray] = {}
+    header = {"format": FORMAT, "version": FORMAT_VERSION, "cofem": __version__}
+    header["contents"] = pack(contents, arrays)
+    write_npz(path, header, arrays)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read a checkpoint; `ValueError` if it is none."""
+    try:
+        arrays = read_npz(path)
+        header = json.loads(str(arrays.pop("header")))
+        if header["format"] != FORMAT:
+            raise ValueError(f"its format is {header['format']!r}")
+        version = int(header["version"])
+    except FileNotFoundError as error:
+        raise ValueError(f"resume: there is no file {str(path)!r}") from error
+    except UNREADABLE as error:
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(
+            f"resume must be a checkpoint of cofem.fit, but {str(path)!r} is not: {why}"
+        ) from error
+    if version > FORMAT_VERSION:
+        raise ValueError(
+            f"resume: {str(path)!r} was written by a newer cofem (format {version}, this one reads up to "
+            f"{FORMAT_VERSION}); upgrade cofem to go on with it"
+        )
+    if version < FORMAT_VERSION:
+        raise ValueError(
+            f"resume: {str(path)!r} was written by an older cofem (format {version}, this one reads "
+            f"{FORMAT_VERSION}); go on with it there, or start afresh"
+        )
+    try:
+        contents = unpack(header["contents"], arrays)
+        return {name: contents[name] for name in ("rng", "fingerprints", "finished", "current")}
+    except UNREADABLE as error:
+        raise ValueError(f"resume: {str(path)!r} is damaged ({type(error).__name__}: {error})") from error
+
+
+def as_path(path: Any, name: str) -> Path:
+    try:
+        return Path(os.path.abspath(os.fsdecode(path)))
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} must be the path of a file, got {path!r}") from error
+
+
+def check_target(path: Path) -> None:
+    """Refuse a file that cannot be written, or that holds something else."""
+    if path.is_dir() or not path.parent.is_dir():
+        raise ValueError(f"checkpoint must be the path of a file in a folder that exists, got {str(path)!r}")
+    if path.is_file() and path.stat().st_size > 0 and not _is_checkpoint(path):
+        raise ValueError(
+            f"checkpoint {str(path)!r} exists and is not a checkpoint; it is left alone, choose another name"
+        )
+
+
+def _is_checkpoint(path: Path) -> bool:
+    try:
+        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
+            return bool(json.loads(str(file["header"]))["format"] == FORMAT)
+    except UNREADABLE:
+        return False

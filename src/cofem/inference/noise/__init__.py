@@ -1,0 +1,1 @@
+"""Learning the noise level: rules within a fit, and strategies made of them."""

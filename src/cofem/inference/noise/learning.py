@@ -1,0 +1,238 @@
+"""Strategies to learn the noise level: which fits to run, and what to make of them.
+
+`cofem.fit` takes `FromTheFit` where data are plenty and `HeldOutParts` otherwise; `cofem.RVMRegressor` takes
+`Refits`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from cofem._arrays import Array, average, in_precision, inner, on_device_of, size, squared_modulus, take
+from cofem._warn import warn
+from cofem.inference.base import Method
+from cofem.inference.loop import Stage
+from cofem.inference.noise.rules import FromEvidence, FromHeldOut, NoiseRule
+from cofem.inference.problem import Problem
+from cofem.inference.record import Outcome
+from cofem.inference.registry import choose_method
+from cofem.inference.stages import Runner
+from cofem.status import ConvergenceWarning, StatusCode
+
+#: Data for each coefficient from which on the evidence is enough and nothing is held out.
+ENOUGH_DATA = 2.0
+#: Noise relative to the data from which on the signal counts as not found.
+NOTHING_FOUND = 0.8
+
+
+class Plan(NamedTuple):
+    """The fit that the noise is learned for.
+
+    Attributes
+    ----------
+    task : int
+        Number of the task, which stages are named by.
+    method : Method
+        The algorithm.
+    alpha_init : float, array or None
+        Where alpha starts, in the user's units.
+    max_iter : int
+        Most outer steps.
+    tol : float or None
+        The user's tolerance.
+    """
+
+    task: int
+    method: Method
+    alpha_init: Array | float | None
+    max_iter: int
+    tol: float | None
+
+    def stage(self, name: str = "fit", noise: NoiseRule | None = None) -> Stage:
+        """Return the fit itself as a stage."""
+        return Stage(f"{self.task}/{name}", "fit", self.alpha_init, self.max_iter, self.tol, noise)
+
+
+class Learned(NamedTuple):
+    """A noise level and where it comes from.
+
+    Attributes
+    ----------
+    noise_var : float
+        The noise variance.
+    note : str
+        Where it comes from.
+    rule : NoiseRule or None
+        How it goes on to change in the fit that follows; None if it is settled.
+    stopped : bool
+        Whether a callback stopped the learning.
+    outcome : Outcome or None
+        The fit at that noise, if learning the noise has made it.
+    """
+
+    noise_var: float
+    note: str
+    rule: NoiseRule | None = None
+    stopped: bool = False
+    outcome: Outcome | None = None
+
+
+class NoiseStrategy(Protocol):
+    """A way to learn the noise."""
+
+    def learn(self, problem: Problem, plan: Plan, runner: Runner) -> Learned:
+        """Run what it takes; the noise variance of `problem` is not known."""
+
+
+def choose_strategy(problem: Problem, method: Method) -> NoiseStrategy:
+    """Return the strategy that suits a problem."""
+    if problem.n_rows >= ENOUGH_DATA * problem.n_columns and method.any_prior:
+        return FromTheFit()
+    return HeldOutParts()
+
+
+@dataclass(frozen=True)
+class FromTheFit:
+    """MacKay's update in every step of the fit itself, where data are plenty."""
+
+    def learn(self, problem: Problem, plan: Plan, runner: Runner) -> Learned:
+        """Run nothing: the fit learns the noise as it goes."""
+        power = inner(problem.y, problem.y) / size(problem.y)
+        note = "the noise was learned from the evidence, since data are plenty"
+        return Learned(0.1 * power or 1.0, note, FromEvidence())
+
+
+@dataclass(frozen=True)
+class HeldOutParts:
+    """The error at data that are held out of a fit, or of several in turn.
+
+    Parameters
+    ----------
+    share : float
+        Part of the data that is held out.
+    wanted, most_parts : int
+        Held-out data wanted in all; where one part has fewer, several parts are held out in turn, so many at
+        most.
+    starts : tuple of float
+        Where the noise variance starts, relative to the data; the second, if the signal was not found from
+        there.
+    """
+
+    share: float = 0.1
+    wanted: int = 200
+    most_parts: int = 5
+    starts: tuple[float, ...] = (1e-3, 1e-6)
+
+    def learn(self, problem: Problem, plan: Plan, runner: Runner) -> Learned:
+        """Fit the rest of the data for each part, and take the median of what the parts say."""
+        if problem.n_rows < 2:
+            raise ValueError("noise_std cannot be learned from a single datum; give noise_std")
+        parts = self.parts(problem.n_rows, runner.rng)
+        found: list[float] = []
+        power = inner(problem.y, problem.y) / size(problem.y)
+        for number, rows in enumerate(parts, 1):
+            title = "noise" if len(parts) == 1 else f"noise {number}/{len(parts)}"
+            # Where the noise is known from other parts already, that is a good place to start.
+            known = found and found[-1] < NOTHING_FOUND * power
+            starts = (found[-1] / power, *self.starts) if known else self.starts
+            for turn, start in enumerate(starts):
+                seen, rule = split(problem, rows, start)
+                method, _ = choose_method(seen)
+                name = f"{plan.task}/noise/{number}/{turn}"
+                stage = Stage(name, title, None, method.default_max_iter, noise=rule)
+                outcome = runner.run(seen, method, stage)
+                noise_var = outcome.problem.noise_var
+                if outcome.status.code is StatusCode.FAILED:
+                    warn(f"learning the noise: {outcome.status}", ConvergenceWarning)
+                elif not outcome.status.converged:  # it may never have been allowed to rise
+                    noise_var = max(noise_var, rule(outcome.problem, outcome.state, True))
+                if outcome.status.code is StatusCode.STOPPED:
+                    note = "a callback stopped the fit while the noise was learned; it is what was known by then"
+                    return Learned(float(np.median([*found, noise_var])), note, stopped=True)
+                if noise_var < NOTHING_FOUND * power:
+                    break
+            found.append(noise_var)
+        count = sum(rows.size for rows in parts)
+        turns = "" if len(parts) == 1 else f", {len(parts)} parts in turn"
+        # The median, since a fit of one part may miss the signal.
+        return Learned(float(np.median(found)), f"the noise was learned from {count} data held out{turns}")
+
+    def parts(self, n_rows: int, rng: np.random.Generator) -> list[np.ndarray]:
+        """Choose the rows to hold out, one set for each fit."""
+        size = max(1, round(self.share * n_rows))
+        count = min(self.most_parts, math.ceil(self.wanted / size), n_rows // size)
+        order = rng.permutation(n_rows)
+        return [np.sort(order[i * size : (i + 1) * size]) for i in range(max(1, count))]
+
+
+def split(problem: Problem, held_out: np.ndarray, start: float) -> tuple[Problem, FromHeldOut]:
+    """Return the problem without some rows, its noise at `start` times the data, and the rule that judges."""
+    rest = np.setdiff1d(np.arange(problem.n_rows), held_out)
+    power = average(squared_modulus(problem.y))
+    seen = Problem(
+        problem.phi.take_rows(rest),
+        take(problem.y, rest, axis=-1),
+        start * power or 1.0,
+        problem.units,
+        problem.prior,
+        problem.nonnegative,
+    )
+    unseen = problem.phi.operator.take_rows(held_out)
+    energy = unseen.column_norms() ** 2
+    energy = on_device_of(problem.y, energy) if isinstance(energy, np.ndarray) else energy
+    energy = in_precision(energy, problem.real_dtype.name)
+    return seen, FromHeldOut(unseen, take(problem.y, held_out, axis=-1), energy)
+
+
+@dataclass(frozen=True)
+class Refits:
+    """MacKay's update after a whole fit, and the fit again from its start, until the noise has settled.
+
+    For kernels between samples, where N = D and precisions that a fit at too large a noise sent to infinity
+    would not come back.
+
+    Parameters
+    ----------
+    start, least : float
+        Where the noise starts and the least it may be, relative to the data.
+    settled : float
+        Relative change at which it has settled.
+    most : int
+        Most fits.
+    """
+
+    start: float = 0.3
+    least: float = 1e-3
+    settled: float = 0.02
+    most: int = 20
+
+    def learn(self, problem: Problem, plan: Plan, runner: Runner) -> Learned:
+        """Fit and update in turn; every fit has the same random numbers."""
+        size = average(squared_modulus(problem.y)) ** 0.5
+        noise_std, outcome = self.start * size, None
+        random = runner.rng.bit_generator.state
+        for number in range(self.most):
+            runner.rng.bit_generator.state = random
+            try:
+                fitted = runner.run(
+                    problem.with_noise(noise_std**2), plan.method, plan.stage(f"refit/{number}")
+                )
+            except ValueError as error:
+                # Kernel matrices are close to singular; the noise before is the least that can be handled.
+                if outcome is None or not isinstance(error.__cause__, np.linalg.LinAlgError):
+                    raise
+                break
+            outcome = fitted
+            if outcome.status.code in (StatusCode.STOPPED, StatusCode.FAILED):
+                break
+            found = max(FromEvidence()(outcome.problem, outcome.state, True) ** 0.5, self.least * size)
+            if abs(found / noise_std - 1) < self.settled:
+                break
+            noise_std = found
+        assert outcome is not None
+        note = f"the noise was learned from the evidence, by {number + 1} fits"
+        return Learned(outcome.problem.noise_var, note, outcome=outcome)

@@ -1,0 +1,84 @@
+r"""How the noise follows from where a fit stands.
+
+With fewer data than coefficients, the evidence cannot tell noise from many small coefficients: each
+precision is fitted to the very data that the noise is then judged by, and both EM's and MacKay's update
+drift to a noise far too small. What the fit has not seen does not lie: a part of the data is held out, and
+
+.. math:: \sigma^2 = \frac1{|H|}\sum_{i \in H} |y_i - \phi_i^H \mu|^2 - \frac1{|H|}\sum_{i \in H}
+          \phi_i^H \Sigma \phi_i
+
+is the noise, whatever the fit has made of the rest. It may fall at any time as the fit improves, and rises
+only when the fit has settled. The last fit uses all data again, at the noise that was found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from cofem._arrays import Array, average, inner, squared_modulus, total
+from cofem.inference.base import State
+from cofem.inference.problem import Problem
+from cofem.operators import Operator
+
+#: Part of the held-out error that the posterior's spread may explain. While coefficients are still on their
+#: way to zero their variances are far too large, and would explain all of it.
+MOST_SPREAD = 0.3
+#: Noise relative to the data below which the working precision sees none.
+LEAST = {"float64": 1e-6, "float32": 1e-4}
+
+
+class NoiseRule(Protocol):
+    """How the noise follows from where a fit stands."""
+
+    def __call__(self, problem: Problem, state: State, settled: bool) -> float:
+        """Return the noise variance for the next step; `settled` tells that the fit changes no more."""
+
+
+@dataclass(frozen=True, eq=False)
+class FromEvidence:
+    """MacKay's update ``||y - Phi mean||^2 / (N - gamma)``, good where data are plenty."""
+
+    def __call__(self, problem: Problem, state: State, settled: bool) -> float:
+        """Return the noise variance for the next step."""
+        misfit = problem.y - problem.phi.forward(problem.point(state.mean, state.variance))
+        gamma = total(1 - state.alpha * state.variance)
+        freedom = problem.n_tasks * max(problem.n_rows - gamma, 0.1 * problem.n_rows)
+        return total(squared_modulus(misfit)) / freedom
+
+
+@dataclass(frozen=True, eq=False)
+class FromHeldOut:
+    """The error at data that the fit has not seen, less what the posterior's spread explains of it.
+
+    Parameters
+    ----------
+    phi : Operator
+        Rows of the dictionary that were held out, shape (H, D).
+    y : array of shape (H,) or (L, H)
+        Their data.
+    column_energy : array of shape (D,)
+        Squared norms of the columns of these rows.
+    """
+
+    phi: Operator
+    y: Array
+    column_energy: Array
+
+    def __call__(self, problem: Problem, state: State, settled: bool) -> float:
+        """Return the noise variance for the next step."""
+        misfit = self.y - self.phi.forward(problem.point(state.mean, state.variance))
+        error = average(squared_modulus(misfit))
+        # Rows that were not fitted are in no special relation to Sigma, so its diagonal is enough.
+        spread = inner(state.variance, self.column_energy) / self.y.shape[-1]
+        found = error - min(spread, MOST_SPREAD * error)
+        # Predictions that are worse than none say nothing about the noise.
+        found = min(found, average(squared_modulus(self.y)))
+        # A fit that has not found the signal yet takes it for noise, and would then never find it.
+        return found if settled else min(found, problem.noise_var)
+
+
+def least_noise(problem: Problem) -> float:
+    """Return the noise variance below which the working precision sees none."""
+    power = average(squared_modulus(problem.y))
+    return LEAST[problem.real_dtype.name] ** 2 * power or 1e-300

@@ -1,0 +1,102 @@
+"""The runner of a fit's stages: one clock, callbacks, progress bar and checkpoint for all of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cofem.inference.base import Method
+from cofem.inference.checkpoint.keeper import Keeper
+from cofem.inference.loop import Stage, run
+from cofem.inference.problem import Problem
+from cofem.inference.progress import progress_bar
+from cofem.inference.record import Callback, Outcome, Record, Snapshot
+from cofem.status import StatusCode
+
+
+class Runner:
+    """Runs stages: learning the noise, the fit.
+
+    Parameters
+    ----------
+    keeper : Keeper
+        The fit's memory and source of randomness.
+    callback : callable, optional
+        The user's.
+    progress : bool
+        Whether to draw a progress bar.
+    """
+
+    def __init__(self, keeper: Keeper, callback: Callback | None = None, progress: bool = False) -> None:
+        self.keeper = keeper
+        self.callback = callback
+        self.progress = progress
+        self._start = time.perf_counter()
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """The fit's source of randomness."""
+        return self.keeper.rng
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the call, with those before a break."""
+        return time.perf_counter() - self._start
+
+    def drop_checkpoint(self) -> None:
+        """Write nothing more: a checkpoint is to go on from where it stands, not from what follows."""
+        self.keeper = Keeper(self.rng)
+
+    def run(
+        self, problem: Problem, method: Method, stage: Stage, one_step: bool = False
+    ) -> Outcome:
+        """Run a stage, or what is left of it, or take what came out of it when it was run before.
+
+        With `one_step` it is stopped after the first step.
+        """
+        keeper = self.keeper
+        outcome = keeper.take(stage.name, problem)
+        if outcome is not None:
+            return outcome
+        record = keeper.record(stage.name, method)
+        if record is not None:
+            problem = problem.with_noise(record.noise_var)
+            problem.phi.counter.products = record.products
+            self.rng.bit_generator.state = record.rng
+            self._start = min(self._start, time.perf_counter() - record.elapsed)
+        is_fit = stage.title == "fit"
+        tol = method.default_tol if stage.tol is None else stage.tol
+        label = method.name if is_fit else stage.title
+        with progress_bar(self.progress, stage.max_iter, tol, label) as bar:
+            callbacks = [callback for callback in (self.callback, bar) if callback is not None]
+            if one_step:
+                callbacks.append(lambda snapshot: True)
+            watch = _Watch(self, callbacks, keeper.keep(stage.name, method))
+            outcome = run(problem, method, stage, watch, record)
+        if is_fit or outcome.status.code is not StatusCode.STOPPED:  # else it goes on when it is resumed
+            # Of a stage that learned the noise nothing but that is needed, if it did.
+            keeper.finish(stage.name, outcome, whole=is_fit or not outcome.status.converged)
+        return outcome
+
+
+@dataclass(frozen=True)
+class _Watch:
+    """What the loop sees of a runner."""
+
+    runner: Runner
+    callbacks: Sequence[Callback]
+    keep: Callable[[Record], None]
+
+    @property
+    def rng(self) -> np.random.Generator:
+        return self.runner.rng
+
+    @property
+    def elapsed(self) -> float:
+        return self.runner.elapsed
+
+    def stops(self, snapshot: Snapshot) -> bool:
+        return any([callback(snapshot) for callback in self.callbacks])

@@ -1,0 +1,138 @@
+"""When a fit has settled: the stop rules of the outer loop.
+
+A fit may stop when all of these hold:
+
+1. The mean changed by at most `tol` in the last step, and in the one before where steps come in pairs
+   (extrapolated ones alternate with plain ones, which are shorter).
+2. The prior standard deviations changed by at most 100 `tol`, or 10 % if that is more: an inexact E-step may
+   leave the mean alone while alpha still moves.
+3. Unless the user named a `tol`: the variance that the posterior adds to predictions is at most that of the
+   noise, or changes no more. Coefficients on their way to zero have long stopped to change the mean when they
+   still blur predictions at rows that were not measured.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from cofem._arrays import Array, as_rows, inner, namespace, reciprocal
+from cofem.inference.base import Method, State
+from cofem.inference.problem import Problem
+from cofem.linalg.cg import weighted_energy
+
+#: Relative change of the prior standard deviations in a step that a fit may stop with.
+PRIOR_CHANGE = 0.1
+#: Variance that the posterior adds to a prediction, relative to the noise, at which a fit may stop: the
+#: NRMSE was smallest where it was 0.5 to 3 (dense and DCT, f = 2 to 5); above 1, intervals are too wide.
+SPREAD = 1.0
+#: Its relative change in a step at which it counts as settled where it is.
+SPREAD_CHANGE = 0.03
+#: Relative change of the noise variance in a step below which it counts as settled.
+NOISE_SETTLED = 0.02
+
+
+class Judgement(NamedTuple):
+    """How far a step went, and whether the fit has settled.
+
+    Attributes
+    ----------
+    change : float
+        Relative change of the mean; infinite for a first step.
+    limit : float
+        The change that is small enough.
+    before : float
+        Change that must be small as well for the next step to end the run.
+    settled : bool
+        Whether the stop rule is met.
+    """
+
+    change: float
+    limit: float
+    before: float = 0.0
+    settled: bool = False
+
+
+def judge_first(problem: Problem, method: Method, state: State, tol: float | None) -> Judgement:
+    """Judge a first step, which has nothing to compare with."""
+    size = _norm(problem.point(state.mean, state.variance), problem.phi.column_energy)
+    return Judgement(np.inf, tolerance(problem, method, size) if tol is None else tol)
+
+
+def judge(
+    problem: Problem, method: Method, states: tuple[State, State], tol: float | None, before: float
+) -> Judgement:
+    """Judge a step by the stop rule.
+
+    Parameters
+    ----------
+    problem, method
+        What is fitted, and how.
+    states : tuple of State
+        The state before the step and the one after it.
+    tol : float or None
+        The user's tolerance.
+    before : float
+        `Judgement.before` of the step before.
+    """
+    old, new = states
+    size, change = change_of_mean(problem, new, old)
+    limit = tolerance(problem, method, size) if tol is None else tol
+    paired = old.previous_alpha is not None or new.previous_alpha is not None
+    allowed = max(100 * limit, PRIOR_CHANGE)
+    settled = (
+        change <= limit
+        and before <= limit
+        and change_of_prior(new, old, problem.phi.column_energy) <= allowed
+        and (tol is not None or method.noise_tol <= 0 or spread_settled(problem, new, old))
+    )
+    return Judgement(change, limit, change if paired else 0.0, settled)
+
+
+def change_of_mean(problem: Problem, new: State, old: State) -> tuple[float, float]:
+    """Norm of the mean and its relative change, coefficients weighted by their columns' norms.
+
+    The weights make both independent of the units of each column, as the model itself is.
+    """
+    mean, energy = problem.point(new.mean, new.variance), problem.phi.column_energy
+    size = _norm(mean, energy)
+    difference = _norm(mean - problem.point(old.mean, old.variance), energy)
+    return size, difference / size if size > 0 else (0.0 if difference == 0 else np.inf)
+
+
+def tolerance(problem: Problem, method: Method, size: float) -> float:
+    """Relative change at which to stop: the method's own, or a small part of the noise if that is more."""
+    noise = (math.prod(problem.y.shape) * problem.noise_var) ** 0.5
+    # Where the mean is as small as the noise itself, the noise is no measure for it.
+    return max(method.default_tol, min(method.noise_tol * noise / size, 1e-2) if size > 0 else 0.0)
+
+
+def change_of_prior(new: State, old: State, column_energy: Array) -> float:
+    """Relative change of the prior standard deviations, weighted like the mean's."""
+    xp = namespace(new.alpha)
+    deviation = reciprocal(xp.sqrt(new.alpha))
+    size = _norm(deviation, column_energy)
+    deviation -= reciprocal(xp.sqrt(old.alpha))
+    return _norm(deviation, column_energy) / size if size > 0 else 0.0
+
+
+def spread_settled(problem: Problem, new: State, old: State) -> bool:
+    """Tell whether the variances have come down to the noise, or come down no more.
+
+    ``sum_j ||phi_j||^2 s_j`` is N times the variance that they add to predictions at rows that were not
+    measured.
+    """
+    spread, before = (inner(problem.phi.column_energy, state.variance) for state in (new, old))
+    small = spread <= SPREAD * problem.n_rows * problem.noise_var
+    return small or abs(before - spread) <= SPREAD_CHANGE * spread
+
+
+def noise_settled(noise_var: float, before: float) -> bool:
+    """Tell whether the noise changed so little that the steps before are still worth extrapolating from."""
+    return abs(np.log(noise_var / before)) < NOISE_SETTLED
+
+
+def _norm(x: Array, column_energy: Array) -> float:
+    return float(np.sum(weighted_energy(as_rows(x), column_energy))) ** 0.5

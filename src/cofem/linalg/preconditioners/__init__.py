@@ -1,0 +1,7 @@
+"""Preconditioners of the posterior's linear systems: objects of one kind, one file each."""
+
+from cofem.linalg.preconditioners.base import PosteriorPreconditioner
+from cofem.linalg.preconditioners.diagonal import DiagonalPreconditioner
+from cofem.linalg.preconditioners.large_columns import LargeColumns, large_columns
+
+__all__ = ["DiagonalPreconditioner", "LargeColumns", "PosteriorPreconditioner", "large_columns"]

@@ -1,0 +1,20 @@
+"""What a preconditioner of the posterior's linear systems is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from cofem._arrays import Array
+
+
+class PosteriorPreconditioner(ABC):
+    """An approximate inverse of a posterior's system, for rows as vectors."""
+
+    #: What tolerances of a mean are multiplied by: below 1 where the bound on the error that a residual
+    #: gives is sharp with this preconditioner, so that the error is as large as the bound.
+    sharpness: ClassVar[float] = 1.0
+
+    @abstractmethod
+    def apply(self, r: Array, out: Array) -> None:
+        """Write ``P^-1 r`` into `out`, both of shape (B, n)."""
