@@ -116,9 +116,9 @@ def _rebuild(header: dict[str, Any], contents: dict[str, np.ndarray], operator: 
         raise ValueError(f"operator must have shape {wanted} as in the fit, got {phi.shape}")
     code, message, notes = header["status"]
     noise_std = header["noise_std"]
-    if phi is not None and phi.home is not None:
+    if phi is not None and phi.device_array is not None:
         kept = {"mean", "variance", "alpha", "y", "weights"} & contents.keys()
-        contents = contents | {name: on_device_of(phi.home, contents[name]) for name in kept}
+        contents = contents | {name: on_device_of(phi.device_array, contents[name]) for name in kept}
         y = contents.get("y")
     gaussian = None
     if "gaussian_mean" in contents:

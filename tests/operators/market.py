@@ -56,7 +56,7 @@ def _kernel(samples: np.ndarray, centres: np.ndarray) -> np.ndarray:
 
 
 def _in_chunks(rows: int, operator: KernelRows) -> KernelRows:
-    operator.rows = rows
+    operator.chunk_rows = rows
     return operator
 
 

@@ -257,7 +257,7 @@ def _fit_one(
     )
     settings.keeper.belongs(task, problem.y, lambda: marks_of(problem, ready.noise, settings.marks()))
     notes: tuple[str, ...] = (why,) if why else ()
-    if getattr(ready.operator, "one_by_one", False):
+    if not ready.operator.takes_batches:
         notes += (
             "Phi has no product with several vectors (matmat, rmatmat), so that it is called for one vector "
             "at a time; probes and samples would gain from one",

@@ -169,7 +169,7 @@ def take_rows(operator: Operator, rows: np.ndarray) -> Operator:
         return Sparse(operator.matrix[rows])
     factors = getattr(operator, "factors", (operator,))
     if isinstance(factors[0], Mask):
-        first: Operator = Mask(factors[0].rows[rows], factors[0].shape[1])
+        first: Operator = Mask(factors[0].indices[rows], factors[0].shape[1])
         for factor in factors[1:]:
             first = first @ factor
         return first

@@ -360,7 +360,7 @@ def _check_data(y: Any, operator: Operator) -> Array:
     wrong = size(data) - int(xp.count_nonzero(xp.isfinite(data)))
     if wrong:
         raise ValueError(f"y must be finite, got {wrong} NaN or infinite values")
-    home = operator.home
+    home = operator.device_array
     if home is None:
         return data
     if isinstance(data, np.ndarray):

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from cofem._arrays import (
-    BLOCK,
     is_torch,
     multiply_into,
     namespace,
@@ -19,6 +18,7 @@ from cofem._arrays import (
     to_numpy,
     vdot,
 )
+from cofem._blocks import CACHE_BLOCK as BLOCK
 
 Array = Any
 

@@ -25,7 +25,7 @@ COLUMNS = 1024
 
 def is_small(operator: Operator) -> bool:
     """Tell whether the smaller side of Phi allows a factor, and its products are NumPy's."""
-    return operator.home is None and min(operator.shape) <= EXACT_SIDE
+    return operator.device_array is None and min(operator.shape) <= EXACT_SIDE
 
 
 def is_cheaper(operator: Operator, count: int) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cofem._arrays import Moved, is_torch, require_numpy
+from cofem._arrays import DeviceCache, is_torch, require_numpy
 from cofem.priors.base import Array, Prior, capped_inverse
 
 
@@ -59,12 +59,12 @@ class Block(Prior):
         """
         return self._blocks(n_columns)[0].values
 
-    def _blocks(self, n_columns: int) -> tuple[Moved, Moved]:
+    def _blocks(self, n_columns: int) -> tuple[DeviceCache, DeviceCache]:
         """Return the labels and the sizes of the blocks; both are kept."""
         kept = self.__dict__.setdefault("_kept", {})
         if n_columns not in kept:
             labels = _labels(self.groups, n_columns)
-            kept[n_columns] = Moved(labels), Moved(np.bincount(labels).astype(np.float64))
+            kept[n_columns] = DeviceCache(labels), DeviceCache(np.bincount(labels).astype(np.float64))
         return kept[n_columns]
 
     def precisions(self, second_moment: Array, cap: float) -> Array:
