@@ -232,6 +232,11 @@ class DeviceCache:
         self.values = values
         self._copies: dict[Any, Array] = {}
 
+    @property
+    def device_array(self) -> Array | None:
+        """The numbers if they are on a device that inputs must be on too; None for NumPy."""
+        return None if isinstance(self.values, np.ndarray) else self.values
+
     def like(self, x: Array) -> Array:
         """Return the numbers in the library and on the device of ``x``."""
         if isinstance(self.values, np.ndarray):

@@ -408,7 +408,8 @@ class Operator(ABC):
         -----
         In general every column that occurs is formed, a bounded number at a time. Faster are stored entries,
         orthonormal columns, diagonal operators, circular and full convolutions, multiples and stacks of
-        these, and their products with orthonormal factors on the left or a diagonal one on the right.
+        these, and their products with orthonormal factors on the left or a diagonal one on the right. A part
+        in single precision answers in single precision.
 
         Examples
         --------

@@ -68,7 +68,7 @@ class Centred(Operator):
         return (self.operator,)
 
     def _device_array(self) -> Array | None:
-        return self.operator.device_array if isinstance(self.offset, np.ndarray) else self.offset
+        return self.operator.device_array if self._cached.device_array is None else self.offset
 
     def _forward(self, x: Array) -> Array:
         out, offset = self._matched(self.operator._forward(x))

@@ -58,7 +58,7 @@ class Dense(Operator):
         self._cached = DeviceCache(Phi)
 
     def _device_array(self) -> Array | None:
-        return None if isinstance(self.array, np.ndarray) else self.array
+        return self._cached.device_array
 
     def _forward(self, x: Array) -> Array:
         return _times(x, self._cached.like(x).T)
@@ -80,7 +80,7 @@ class Dense(Operator):
         return Dense(take(self.array, indices, axis=0))
 
     def _stored_matrix(self) -> StoredMatrix | None:
-        return StoredMatrix(self.array, 1.0) if isinstance(self.array, np.ndarray) else None
+        return StoredMatrix(self.array, 1.0) if self.device_array is None else None
 
     def _largest_entry(self) -> float:
         return largest_part(self.array)
@@ -124,7 +124,7 @@ class _SquaredDense(Operator):
         self._cached = DeviceCache(array)
 
     def _device_array(self) -> Array | None:
-        return None if isinstance(self._array, np.ndarray) else self._array
+        return self._cached.device_array
 
     def _blocks(self, x: Array) -> Iterator[tuple[slice, Array]]:
         array = self._cached.like(x)

@@ -64,8 +64,8 @@ def lanczos(
     coupling = np.zeros(start.shape[0])
     while True:
         image = apply(vector)
-        diagonal = real_dot(vector, image)
         with np.errstate(over="ignore", invalid="ignore"):  # callers look at what they are given
+            diagonal = real_dot(vector, image)
             image = image - _column(diagonal, start) * vector
             image -= _column(coupling, start) * previous
             coupling = norms(image)

@@ -247,7 +247,7 @@ class Diagonal(Operator):
         self._cached = DeviceCache(d)
 
     def _device_array(self) -> Array | None:
-        return None if isinstance(self.d, np.ndarray) else self.d
+        return self._cached.device_array
 
     def _forward(self, x: Array) -> Array:
         return x * self._cached.like(x)
