@@ -447,7 +447,7 @@ def test_a_kernel_that_is_not_stored_gives_the_same(make: Any, monkeypatch: pyte
     settings: dict[str, Any] = dict(noise_std=0.3, random_state=0)
     stored = RVMRegressor(**settings).fit(make(X), y)
     assert isinstance(stored.posterior_.operator, Dense)
-    monkeypatch.setattr(kernel, "CHUNK", 7 * 40)  # blocks of seven rows, and a last one of five
+    monkeypatch.setattr(kernel, "BATCH_NUMBERS", 7 * 40)  # blocks of seven rows, and a last one of five
     lazy = RVMRegressor(cache_size=0, **settings).fit(make(X), y)
     assert isinstance(lazy.posterior_.operator, Centred)
     for got, wanted in zip(lazy.predict(X, return_std=True), stored.predict(X, return_std=True), strict=True):

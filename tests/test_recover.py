@@ -14,7 +14,7 @@ from cofem.experiments import problems
 
 CLI = CliRunner()
 CASE = problems.dct(512, f=2, density=0.05, sigma=0.01, seed=3)
-ROWS = CASE.Phi.factors[0].rows
+ROWS = CASE.Phi.factors[0].indices
 
 
 @pytest.fixture

@@ -132,8 +132,8 @@ def test_facts_of_operators_that_store_tensors() -> None:
         (hstack([Dense(torch.asarray(matrix)), DCT(20)]), hstack([Dense(matrix), DCT(20)])),
     ]
     for ours, numpy in operators:
-        assert isinstance(ours.home, torch.Tensor)
-        assert numpy.home is None
+        assert isinstance(ours.device_array, torch.Tensor)
+        assert numpy.device_array is None
         assert np.allclose(ours.column_norms().numpy(), numpy.column_norms())
         assert ours.norm == pytest.approx(numpy.norm, rel=1e-6)
         assert np.allclose(ours.to_dense().numpy(), numpy.to_dense())

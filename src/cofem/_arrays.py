@@ -14,6 +14,8 @@ import array_api_compat
 import array_api_compat.numpy
 import numpy as np
 
+from cofem._blocks import CACHE_BLOCK, blocks
+
 Array = Any
 """An array of any library that follows the array API standard."""
 
@@ -134,10 +136,6 @@ def overwrite(x: Array, function: str) -> Array:
     return getattr(namespace(x), function)(x)
 
 
-#: Numbers in a block of a long vector: few enough for the cache, enough that a call costs little.
-BLOCK = 2**16
-
-
 def add_product(out: Array, factor: float, a: Array, b: Array) -> Array:
     """Do ``out += factor * a * b`` in place, without a temporary of that length, and return `out`.
 
@@ -149,12 +147,12 @@ def add_product(out: Array, factor: float, a: Array, b: Array) -> Array:
     """
     if is_torch(out):
         return out.addcmul_(a, b, value=factor)
-    if not isinstance(out, np.ndarray) or out.shape[-1] <= BLOCK:
+    if not isinstance(out, np.ndarray) or out.shape[-1] <= CACHE_BLOCK:
         out += factor * (a * b)
         return out
-    scratch = np.empty((*out.shape[:-1], BLOCK), dtype=out.dtype)
-    for start in range(0, out.shape[-1], BLOCK):
-        block = (..., slice(start, min(start + BLOCK, out.shape[-1])))
+    scratch = np.empty((*out.shape[:-1], CACHE_BLOCK), dtype=out.dtype)
+    for places in blocks(out.shape[-1], CACHE_BLOCK):
+        block = (..., places)
         part = out[block]
         product = scratch[..., : part.shape[-1]]
         np.multiply(a[block], b[block], out=product)
@@ -214,8 +212,8 @@ def to_numpy(x: Any) -> np.ndarray:
     return np.asarray(array_api_compat.to_device(x, main))
 
 
-class Moved:
-    """Numbers that an operator stores, and their copies where its inputs are, made once each.
+class DeviceCache:
+    """Numbers that an operator stores, and their copies on the devices of its inputs, made once each.
 
     Parameters
     ----------
@@ -226,7 +224,7 @@ class Moved:
     Examples
     --------
     >>> import numpy as np
-    >>> Moved(np.ones(2)).like(np.zeros(3))
+    >>> DeviceCache(np.ones(2)).like(np.zeros(3))
     array([1., 1.])
     """
 
@@ -234,8 +232,13 @@ class Moved:
         self.values = values
         self._copies: dict[Any, Array] = {}
 
+    @property
+    def device_array(self) -> Array | None:
+        """The numbers if they are on a device that inputs must be on too; None for NumPy."""
+        return None if isinstance(self.values, np.ndarray) else self.values
+
     def like(self, x: Array) -> Array:
-        """Return the numbers where ``x`` is."""
+        """Return the numbers in the library and on the device of ``x``."""
         if isinstance(self.values, np.ndarray):
             if isinstance(x, np.ndarray):
                 return self.values
@@ -329,6 +332,71 @@ def norm(x: Array) -> float:
 def size(x: Array) -> int:
     """Return the number of entries (a method, not a number, in PyTorch)."""
     return math.prod(x.shape)
+
+
+def real_dot(a: Array, b: Array) -> np.ndarray:
+    """Return the real part of the inner product of each row, as NumPy numbers.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> real_dot(np.array([[1.0, 1.0j]]), np.array([[2.0, 1.0j]]))
+    array([3.])
+    """
+    if isinstance(a, np.ndarray):  # called several times in each step: no detour
+        return np.vecdot(a, b).real.astype(float)
+    rows = range(a.shape[0])
+    if is_torch(a) and len(rows) == 1:
+        return np.array([vdot(a[0, :], b[0, :]).real.item()])
+    xp = namespace(a)
+    dot = xp.stack([vdot(a[i, :], b[i, :]) for i in rows]) if is_torch(a) else xp.vecdot(a, b)
+    dot = xp.real(dot) if xp.isdtype(dot.dtype, "complex floating") else dot
+    return np.asarray(to_numpy(dot), dtype=float)
+
+
+def largest_part(x: Array) -> float:
+    """Return the largest modulus among real and imaginary parts, without a copy; 0 for an empty array.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> largest_part(np.array([1.0 - 3.0j, 2.0]))
+    3.0
+    """
+    if not size(x):
+        return 0.0
+    xp = namespace(x)
+    parts = (xp.real(x), xp.imag(x)) if is_complex(x) else (x,)
+    return max(max(float(xp.max(part)), -float(xp.min(part))) for part in parts)
+
+
+def standard_normal(shape: tuple[int, ...], like: Array, rng: np.random.Generator) -> Array:
+    """Draw independent normal numbers of mean 0 and variance 1; complex ones are circular.
+
+    They are drawn by NumPy in double precision, so that the same seed gives the same numbers everywhere.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Of the result.
+    like : array
+        The result is of its library, type and device.
+    rng : numpy.random.Generator
+        Source of the numbers.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = standard_normal((2, 1000), np.zeros(1, np.complex64), np.random.default_rng(0))
+    >>> x.dtype, bool(abs(np.mean(np.abs(x) ** 2) - 1) < 0.1)
+    (dtype('complex64'), True)
+    """
+    if not is_complex(like):
+        numbers = rng.standard_normal(shape)
+    else:
+        real, imaginary = rng.standard_normal((2, *shape)) * np.sqrt(0.5)
+        numbers = real + 1j * imaginary
+    return namespace(like).astype(on_device_of(like, numbers), like.dtype, copy=False)
 
 
 def transposed(x: Array) -> Array:

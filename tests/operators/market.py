@@ -47,6 +47,17 @@ def _as_scipy(matrix: np.ndarray) -> scipy.sparse.linalg.LinearOperator:
     )
 
 
+def _as_scipy_with_batches(matrix: np.ndarray) -> scipy.sparse.linalg.LinearOperator:
+    return scipy.sparse.linalg.LinearOperator(
+        matrix.shape,
+        matvec=lambda x: matrix @ x,
+        rmatvec=lambda y: matrix.conj().T @ y,
+        matmat=lambda x: matrix @ x,
+        rmatmat=lambda y: matrix.conj().T @ y,
+        dtype=matrix.dtype,
+    )
+
+
 def _sparse(rows: int, columns: int, dtype: type) -> scipy.sparse.coo_array:
     return scipy.sparse.random_array((rows, columns), density=0.4, rng=_rng, dtype=dtype)
 
@@ -56,7 +67,7 @@ def _kernel(samples: np.ndarray, centres: np.ndarray) -> np.ndarray:
 
 
 def _in_chunks(rows: int, operator: KernelRows) -> KernelRows:
-    operator.rows = rows
+    operator.chunk_rows = rows
     return operator
 
 
@@ -132,6 +143,8 @@ MARKET: dict[str, Operator] = {
     "SciPy operator": as_operator(_as_scipy(_real(5, 7))),
     "SciPy operator float32": as_operator(_as_scipy(_real(4, 3).astype(np.float32))),
     "SciPy operator complex": as_operator(_as_scipy(_complex(3, 4))),
+    "SciPy operator with batches": as_operator(_as_scipy_with_batches(_real(6, 4))),
+    "SciPy matrix": as_operator(scipy.sparse.linalg.aslinearoperator(_complex(4, 5))),
     "PyLops derivative": as_operator(pylops.FirstDerivative((4, 3), axis=0)),
     "PyLops matrix": as_operator(pylops.MatrixMult(_real(3, 5))),
     "PyLops FFT": as_operator(pylops.signalprocessing.FFT(8)),
@@ -171,5 +184,13 @@ MARKET |= {
     "hstack with groups": Mask([0, 3, 4], 8) @ hstack([Wavelet(8, "db2", level=1).T, DCT(8).T]),
     "vstack": vstack([Identity(4), DCT(4), 2 * FFT(4, real=True)]),
     "vstack without squares": vstack([Mask([0, 1], 5), Dense(_real(4, 2)) @ Dense(_real(2, 5))]),
+    "vstack of convolutions": vstack([Convolution(_real(3), 8), 2 * Convolution(_complex(2), 8)]),
+    "vstack of mixed precision": vstack([Dense(_real(3, 4).astype(np.float32)), DCT(4), Dense(_real(2, 4))]),
+    "unitary on the left of a convolution": FFT((3, 4)) @ Convolution(_real(2, 3), (3, 4)),
+    "scaled columns of a convolution": Convolution(_real(3), 7) @ Diagonal(_complex(7)),
+    "multiple of a masked convolution": (2 - 1j) * (Mask([4, 0, 3], 6) @ Convolution(_real(3), 6)),
+    "multiple of a product": 3.0 * (Mask([2, 0], 4) @ DCT(4).T @ Diagonal(_real(4))),
+    "matrix of SciPy's in a product": Mask([0, 2, 1], 5) @ as_operator(_as_scipy(_real(5, 4))),
+    "block DCT transposed": Mask([3, 0, 7], 8) @ BlockDCT(8, 4).T,
     "stack of stacks": vstack([hstack([Identity(3), Dense(_real(3, 2))]), Dense(_complex(2, 5))]),
 }

@@ -63,6 +63,8 @@ def test_the_user_is_told_when_batches_go_one_by_one():
         rmatmat=lambda Y: A.T @ Y,
     )
     y = A[:, 3] + 0.01
-    for source, told in ((slow, True), (fast, False), (A, False)):
+    part_of_a_product = 2 * as_operator(slow)
+    for source, told in ((slow, True), (part_of_a_product, True), (fast, False), (A, False)):
+        assert as_operator(source).takes_batches is not told
         post = cofem.fit(source, y, noise_std=0.01, method="cofem", rng=0, max_iter=2)
         assert any("called for one vector" in note for note in post.status.notes) == told

@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from cofem._blocks import SMALL_MATRIX, blocks, vectors_at_once
 from cofem._fit import fit_tasks
 from cofem.estimators.columns import (
     as_targets,
@@ -28,13 +29,13 @@ from cofem.inference.noise.learning import ENOUGH_DATA, NoiseStrategy
 from cofem.inference.prepare import Data
 from cofem.inference.settings import Settings
 from cofem.inference.stages import Runner
-from cofem.operators import Mask, Operator
+from cofem.operators import Operator
 from cofem.posterior import Posterior, join_tasks
 from cofem.posterior.solver import PosteriorSolver
 from cofem.priors import Prior
 
-#: Numbers in one block of rows, and most rows in it.
-BLOCK, BLOCK_ROWS = 2**22, 256
+#: Most rows in one block of samples.
+BLOCK_ROWS = 256
 #: Up to how many columns, if data are plenty, the stop rule is strict: there a step costs next to nothing.
 FEW_COLUMNS, FEW_MAX_ITER, FEW_TOL = 256, 1000, 1e-8
 
@@ -155,7 +156,7 @@ class SparseBayesianRegressor(RegressorMixin, BaseEstimator, ABC):
         method, max_iter = self.method, self.max_iter
         n_samples, n_columns = dictionary.shape
         few = n_columns <= FEW_COLUMNS and n_samples >= ENOUGH_DATA * n_columns
-        few = few and (dictionary.stored_matrix() is not None or n_samples * n_columns <= BLOCK)
+        few = few and (dictionary.stored_matrix() is not None or n_samples * n_columns <= SMALL_MATRIX)
         if few and isinstance(method, str) and method == "auto" and self.prior is None and not self.positive:
             # With columns that look alike, EM and the default stop may end far from the optimum.
             method = MacKay()
@@ -274,8 +275,7 @@ class SparseBayesianRegressor(RegressorMixin, BaseEstimator, ABC):
 
 def _blocks(X: Any, length: int) -> Iterator[Any]:
     """Split samples into blocks of which `length` numbers each fit in memory."""
-    step = max(1, min(BLOCK_ROWS, BLOCK // length))
     X = X.tocsr() if scipy.sparse.issparse(X) else X
-    for start in range(0, X.shape[0], step):
-        stop = min(start + step, X.shape[0])
-        yield Mask(np.arange(start, stop), X.shape[0]) @ X if isinstance(X, Operator) else X[start:stop]
+    for rows in blocks(X.shape[0], min(BLOCK_ROWS, vectors_at_once(length))):
+        is_operator = isinstance(X, Operator)
+        yield X.take_rows(np.arange(rows.start, rows.stop)) if is_operator else X[rows]

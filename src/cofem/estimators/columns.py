@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cofem.operators import Centred, Mask, Operator
+from cofem.operators import Centred, Operator
 from cofem.posterior import Posterior
 
 #: Ratio of the columns' norms from which on they are brought together before a fit.
@@ -32,7 +32,7 @@ def without_weightless(X: Any, y: np.ndarray, weights: np.ndarray) -> tuple[Any,
         return X, y, weights
     if rows.size < 2:
         raise ValueError(f"sample_weight must be positive for at least 2 samples, got {rows.size}")
-    part = Mask(rows, X.shape[0]) @ X if isinstance(X, Operator) else X[rows]
+    part = X.take_rows(rows) if isinstance(X, Operator) else X[rows]
     return part, y[rows], weights[rows]
 
 

@@ -42,7 +42,7 @@ class ExactOnDCT(IRLS):
     def moments(self, problem: Problem, alpha: Array) -> Moments:
         """Build C from one cosine sum, invert it, and sum its inverse along its diagonals."""
         operator: Any = problem.phi.operator
-        rows = operator.factors[0].rows
+        rows = operator.factors[0].indices
         size = problem.n_columns
         g = 1 / alpha.astype(np.float64)
         scale = np.full(size, 2.0 / size)  # c_j^2

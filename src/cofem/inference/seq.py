@@ -10,6 +10,7 @@ import numpy as np
 from scipy import linalg
 
 from cofem._arrays import Array
+from cofem._blocks import blocks, vectors_at_once
 from cofem._packing import packable
 from cofem.inference.base import Info, Method, State
 from cofem.inference.problem import Problem
@@ -254,10 +255,9 @@ def refresh(problem: Problem, model: Model) -> Model:
 
 
 def _column_blocks(problem: Problem, indices: np.ndarray) -> Iterator[np.ndarray]:
-    """Columns of Phi, a block of at most 2^22 numbers at a time."""
-    size = max(1, 2**22 // problem.n_columns)
-    for start in range(0, indices.size, size):
-        yield problem.phi.columns(indices[start : start + size]).astype(np.float64, copy=False)
+    """Columns of Phi, a few at a time."""
+    for some in blocks(indices.size, vectors_at_once(problem.n_columns)):
+        yield problem.phi.columns(indices[some]).astype(np.float64, copy=False)
 
 
 def _exact_column_energy(problem: Problem) -> np.ndarray:

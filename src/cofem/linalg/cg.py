@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from cofem._arrays import (
-    BLOCK,
     Array,
     is_torch,
     multiply_into,
@@ -20,6 +19,7 @@ from cofem._arrays import (
     to_numpy,
     vdot,
 )
+from cofem._blocks import CACHE_BLOCK, blocks
 
 #: The measure is not evaluated while the residual says that it is still this many times its tolerance.
 FAR = 1.5
@@ -314,8 +314,7 @@ def divided_energy(x: Array, divisor: Array) -> np.ndarray:
     if not isinstance(x, np.ndarray):
         return real_dot(x, x / divisor)
     total = np.zeros(x.shape[0])
-    for start in range(0, x.shape[1], BLOCK):
-        block = slice(start, start + BLOCK)
+    for block in blocks(x.shape[1], CACHE_BLOCK):
         total += real_dot(x[:, block], x[:, block] / divisor[block])
     return total
 

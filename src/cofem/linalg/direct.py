@@ -8,6 +8,7 @@ import numpy as np
 from scipy import linalg
 
 from cofem._arrays import conj
+from cofem._blocks import blocks, vectors_at_once
 from cofem.linalg.factor import energy_of_columns, rank_update, safe_cholesky, solve_lower
 from cofem.operators import Operator
 
@@ -15,8 +16,8 @@ from cofem.operators import Operator
 EXACT_SIDE = 2048
 #: Steps that conjugate gradients are taken to need for one right-hand side.
 CG_STEPS = 50
-#: Numbers in one batch of vectors that Phi is applied to, and how many vectors at most.
-BATCH, BATCH_VECTORS = 2**22, 64
+#: Most vectors that Phi is applied to at once.
+BATCH_VECTORS = 64
 #: Columns of a stored matrix that are scaled and multiplied at once.
 COLUMNS = 1024
 
@@ -57,7 +58,7 @@ class DirectSystem:
     def __init__(self, phi: Operator, alpha: np.ndarray, noise_var: float) -> None:
         self.phi, self.alpha, self.noise_var = phi, alpha, noise_var
         n_rows, n_columns = phi.shape
-        at_once = max(1, min(BATCH_VECTORS, BATCH // max(phi.shape)))
+        at_once = min(BATCH_VECTORS, vectors_at_once(max(phi.shape)))
         self._by_columns = n_columns <= n_rows
         if self._by_columns:  # A itself
             matrix = _as_matrix(lambda units: phi.gram(units) / noise_var, n_columns, at_once, phi.dtype)
@@ -145,8 +146,7 @@ def covariance_of_data(
     update, transposed = rank_update(kind)
     total = np.zeros((n_rows, n_rows), dtype=kind, order="F")
     root = abs(scalar) * np.sqrt(g.astype(np.float64))
-    for start in range(0, n_columns, COLUMNS):
-        part = slice(start, min(start + COLUMNS, n_columns))
+    for part in blocks(n_columns, COLUMNS):
         # The transpose of a matrix in C order is one in Fortran order, and needs no copy.
         scaled = (matrix[:, part] * root[part]).conj()
         total = update(1.0, scaled.T, beta=1.0, c=total, trans=transposed, lower=1, overwrite_c=1)

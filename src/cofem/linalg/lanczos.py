@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from itertools import islice
 
 import numpy as np
 from scipy.linalg import eigh_tridiagonal
 
-from cofem._arrays import namespace, on_device_of, precision_of, to_numpy
-from cofem.linalg.cg import real_dot
+from cofem._arrays import Array
 from cofem.linalg.probes import draw_probes
-
-Array = Any
+from cofem.operators.lanczos import lanczos
 
 
 def spectral_density(
@@ -96,22 +94,13 @@ def quadratures(
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return one Gauss quadrature (nodes, weights that sum to 1) for each random start."""
     start = draw_probes(vectors, size, like=like, rng=rng, distribution="rademacher")
-    current = start / float(np.sqrt(size))
-    previous = namespace(current).zeros_like(current)
-    coupling = np.zeros(vectors)
     diagonal: list[np.ndarray] = []
     off_diagonal: list[np.ndarray] = []
-    for _ in range(min(steps, size)):
-        image = apply(current)
-        entry = real_dot(current, image)
-        image = image - _column(entry, like) * current
-        image -= _column(coupling, like) * previous
-        diagonal.append(entry)
-        coupling = to_numpy(namespace(image).linalg.vector_norm(image, axis=-1)).astype(float)
-        if (coupling <= 1e-6 * np.abs(np.array(diagonal)).max(axis=0)).any():
+    for step in islice(lanczos(apply, start / float(np.sqrt(size))), min(steps, size)):
+        diagonal.append(step.diagonal)
+        if (step.coupling <= 1e-6 * np.abs(np.array(diagonal)).max(axis=0)).any():
             break
-        off_diagonal.append(coupling)
-        previous, current = current, image / _column(coupling, like)
+        off_diagonal.append(step.coupling)
     rules = []
     for k in range(vectors):
         d = np.array([entry[k] for entry in diagonal])
@@ -119,8 +108,3 @@ def quadratures(
         values, ritz = eigh_tridiagonal(d, e)
         rules.append((values, ritz[0] ** 2))
     return rules
-
-
-def _column(numbers: np.ndarray, like: Array) -> Array:
-    """Return one number for each row, as a column of the precision, library and device of `like`."""
-    return on_device_of(like, numbers[:, None].astype(precision_of(like)))

@@ -8,10 +8,10 @@ from cofem.operators.chunked import Chunked
 from cofem.operators.convolution import Convolution
 from cofem.operators.dense import Dense, Sparse
 from cofem.operators.facts import Facts
+from cofem.operators.fourier import DCT, FFT
 from cofem.operators.interop import as_operator
 from cofem.operators.sampling import Diagonal, Identity, Mask
 from cofem.operators.stack import block_diag, hstack, vstack
-from cofem.operators.transforms import DCT, FFT
 from cofem.operators.wavelets import Wavelet
 
 __all__ = [

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import numbers
+import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import array_api_compat
 import numpy as np
 
-from cofem._arrays import Array, as_array, as_floating, as_indices, conj, namespace
+from cofem._arrays import Array, DeviceCache, as_array, as_floating, as_indices, namespace, to_numpy
 from cofem.operators import entries
+from cofem.operators.entries import StoredMatrix
 from cofem.operators.facts import Facts
+
+if TYPE_CHECKING:
+    from cofem.operators.transforms.dispatch import WeightedDCT
 
 
 class Operator(ABC):
@@ -76,20 +82,37 @@ class Operator(ABC):
         self.facts = facts
 
     @property
-    def home(self) -> Array | None:
-        """An array that the operator stores, if not in NumPy: it works on that library and device only.
+    def device_array(self) -> Array | None:
+        """An array on the device where the numbers of the operator are; None for NumPy.
+
+        An operator that has one works on arrays of that library and device only.
 
         Examples
         --------
         None for numbers in NumPy, and for an operator that stores none:
 
         >>> from cofem.operators import DCT, Dense
-        >>> Dense([[1.0, 2.0]]).home is None, DCT(8).home is None
+        >>> Dense([[1.0, 2.0]]).device_array is None, DCT(8).device_array is None
         (True, True)
         """
-        return self._home()
+        return self._device_array()
 
-    def _home(self) -> Array | None:
+    @property
+    def home(self) -> Array | None:
+        """Old name of `device_array`.
+
+        Examples
+        --------
+        >>> import warnings
+        >>> from cofem.operators import DCT
+        >>> with warnings.catch_warnings(action="ignore"):
+        ...     DCT(8).home is None
+        True
+        """
+        warnings.warn("Operator.home is now called device_array", DeprecationWarning, stacklevel=2)
+        return self.device_array
+
+    def _device_array(self) -> Array | None:
         return None
 
     @property
@@ -127,11 +150,15 @@ class Operator(ABC):
     def _gram(self, x: Array) -> Array:
         return self._adjoint_overwriting(self._forward(x))
 
-    def _gram_around(self, inner: Operator, x: Array) -> Array | None:
-        """Return ``Phi^H inner^H inner Phi x`` if that is faster than one after the other, else None."""
+    def _gram_diagonal(self) -> Callable[[str], DeviceCache] | None:
+        """Return the diagonal of ``Phi^H Phi`` by precision, where that is diagonal, else None."""
         return None
 
-    def _adjoint_gram_around(self, inner: Operator, x: Array) -> Array | None:
+    def _gram_between(self, weights: Callable[[str], DeviceCache]) -> WeightedDCT | None:
+        """Return a faster way to ``Phi^H diag(weights) Phi x`` than one after the other, if there is one."""
+        return None
+
+    def _adjoint_gram_between(self, weights: Callable[[str], DeviceCache]) -> WeightedDCT | None:
         """Return the same for ``Phi^H`` in place of ``Phi``."""
         return None
 
@@ -203,6 +230,29 @@ class Operator(ABC):
                [2., 5.]])
         """
         return self._gram(self._checked(x, self.shape[1], "x"))
+
+    @property
+    def takes_batches(self) -> bool:
+        """Whether several vectors go through at once; False where a batch costs as much as one by one.
+
+        Operators made of others take batches if all their parts do.
+
+        Examples
+        --------
+        An operator of SciPy that was given no product with a matrix:
+
+        >>> import numpy as np
+        >>> from scipy.sparse.linalg import LinearOperator
+        >>> from cofem.operators import DCT, as_operator
+        >>> double = as_operator(LinearOperator((4, 4), matvec=lambda x: 2 * x, rmatvec=lambda y: 2 * y))
+        >>> double.takes_batches, (double @ DCT(4)).takes_batches, DCT(4).takes_batches
+        (False, False, True)
+        """
+        return all(part.takes_batches for part in self._parts())
+
+    def _parts(self) -> tuple[Operator, ...]:
+        """Return the operators that this one is made of."""
+        return ()
 
     def _checked(self, x: Any, length: int, name: str) -> Array:
         x = as_floating(x, name)
@@ -316,6 +366,116 @@ class Operator(ABC):
     def _columns(self, indices: np.ndarray) -> Array:
         return entries.columns_by_application(self, indices)
 
+    def rows(self, indices: Any) -> Array:
+        """Return rows of the operator.
+
+        Parameters
+        ----------
+        indices : array_like of int, shape (K,)
+            Which rows, from 0 to N - 1, in any order.
+
+        Returns
+        -------
+        array of shape (K, D)
+            Row ``k`` is ``Phi[indices[k], :]``.
+
+        Examples
+        --------
+        >>> from cofem.operators import Dense
+        >>> Dense([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]).rows([1])
+        array([[4., 5., 6.]])
+        """
+        return self._rows(as_indices(indices, self.shape[0], "indices"))
+
+    def _rows(self, indices: np.ndarray) -> Array:
+        return entries.rows_by_application(self, indices)
+
+    def local_gram(self, indices: Any) -> Array:
+        """Return the Gram matrices of small clusters of columns.
+
+        Parameters
+        ----------
+        indices : array_like of int, shape (K, b)
+            The columns of each of K clusters, from 0 to D - 1. Clusters may overlap.
+
+        Returns
+        -------
+        array of shape (K, b, b)
+            ``G[k, i, j] = <phi_m, phi_n>`` with ``m, n = indices[k, i], indices[k, j]``: entries of
+            ``Phi^H Phi``.
+
+        Notes
+        -----
+        In general every column that occurs is formed, a bounded number at a time. Faster are stored entries,
+        orthonormal columns, diagonal operators, circular and full convolutions, multiples and stacks of
+        these, and their products with orthonormal factors on the left or a diagonal one on the right. A part
+        in single precision answers in single precision.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import Convolution
+        >>> blur = Convolution([1.0, 2.0, 1.0], 8)
+        >>> np.round(blur.local_gram([[0, 1], [0, 4]]), 12) + 0.0
+        array([[[6., 4.],
+                [4., 6.]],
+        <BLANKLINE>
+               [[6., 0.],
+                [0., 6.]]])
+        """
+        found = to_numpy(indices)
+        if found.ndim != 2:
+            raise ValueError(f"indices must have shape (K, b), got shape {found.shape}")
+        checked = as_indices(found.reshape(-1), self.shape[1], "indices")
+        return self._local_gram(checked.reshape(found.shape))
+
+    def _local_gram(self, indices: np.ndarray) -> Array:
+        return entries.local_gram(self, indices)
+
+    def stored_matrix(self) -> StoredMatrix | None:
+        """Return the NumPy matrix that is all of the operator up to a factor, or None if there is none.
+
+        Returns
+        -------
+        StoredMatrix or None
+            A pair ``(array, factor)``: the matrix in memory, not to be changed, and what it is multiplied by.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import DCT, Dense
+        >>> array, factor = (2 * Dense(np.eye(2))).stored_matrix()
+        >>> array.tolist(), factor
+        ([[1.0, 0.0], [0.0, 1.0]], 2.0)
+        >>> DCT(4).stored_matrix() is None
+        True
+        """
+        return self._stored_matrix()
+
+    def _stored_matrix(self) -> StoredMatrix | None:
+        return None
+
+    def largest_entry(self) -> float | None:
+        """Return the largest modulus among real and imaginary parts of the stored entries.
+
+        Returns
+        -------
+        float or None
+            None where entries are not stored.
+
+        Examples
+        --------
+        >>> from cofem.operators import DCT, Dense
+        >>> Dense([[1.0, -5.0], [2.0, 3.0]]).largest_entry()
+        5.0
+        >>> DCT(4).largest_entry() is None
+        True
+        """
+        return self._largest_entry()
+
+    def _largest_entry(self) -> float | None:
+        return None
+
     @property
     def stored_entries(self) -> int:
         """How many entries are in memory or on disk, for `columns` to read; 0 if it applies the operator.
@@ -345,7 +505,7 @@ class Operator(ABC):
 
     def _to_dense(self) -> Array:
         if self.shape[0] < self.shape[1]:  # fewer applications when it is built row by row
-            return conj(self.H.columns(np.arange(self.shape[0])))
+            return self.rows(np.arange(self.shape[0]))
         return self.columns(np.arange(self.shape[1])).T
 
     def astype(self, dtype: Any) -> Operator:
@@ -372,6 +532,106 @@ class Operator(ABC):
 
     def _in_precision(self, precision: str) -> Operator:
         return self
+
+    # --- the operator with some of its rows, or with other columns ----------------------------------
+
+    def take_rows(self, indices: Any) -> Operator:
+        """Return an operator of some rows, of its own kind where that is a matrix.
+
+        Parameters
+        ----------
+        indices : array_like of int, shape (K,)
+            Which rows, from 0 to N - 1, in any order.
+
+        Returns
+        -------
+        Operator
+            Of shape (K, D).
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import DCT, Dense, Mask
+        >>> Dense(np.eye(3)).take_rows([0, 2])
+        <Dense(2, 3), shape (2, 3)>
+        >>> (Mask([0, 3, 6], 8) @ DCT(8).T).take_rows([2])
+        <Mask(1 of 8) @ DCT(8).T, shape (1, 8)>
+        """
+        return self._take_rows(as_indices(indices, self.shape[0], "indices"))
+
+    def _take_rows(self, indices: np.ndarray) -> Operator:
+        from cofem.operators.sampling import Mask
+
+        return Mask(indices, self.shape[0]) @ self
+
+    def _picked_again(self, indices: np.ndarray) -> Operator | None:
+        """Return `take_rows` if that is an operator as cheap as this one on its own, else None."""
+        return None
+
+    def scale_columns(self, scale: Any) -> Operator:
+        """Return the operator with each column multiplied by its own number, ``Phi @ Diagonal(scale)``.
+
+        Parameters
+        ----------
+        scale : array_like of shape (D,)
+            Finite numbers.
+
+        Returns
+        -------
+        Operator
+            A dense matrix gives another one, in its own precision.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import DCT, Dense
+        >>> Dense([[1.0, 2.0], [3.0, 4.0]]).scale_columns([1.0, 10.0]).to_dense()
+        array([[ 1., 20.],
+               [ 3., 40.]])
+        >>> DCT(4).T.scale_columns(np.ones(4))
+        <DCT(4).T @ Diagonal(4), shape (4, 4)>
+        """
+        return self._scale_columns(self._checked_row(scale, "scale"))
+
+    def _scale_columns(self, scale: Array) -> Operator:
+        from cofem.operators.sampling import Diagonal
+
+        return self @ Diagonal(scale)
+
+    def subtract_row(self, offset: Any) -> Operator:
+        """Return the operator with one and the same row subtracted from every row.
+
+        Parameters
+        ----------
+        offset : array_like of shape (D,)
+            Finite numbers; complex ones only for a complex operator.
+
+        Returns
+        -------
+        Operator
+            A dense matrix gives another one, in its own precision; others give `Centred`.
+
+        Examples
+        --------
+        >>> from cofem.operators import DCT, Dense
+        >>> Dense([[1.0, 2.0], [3.0, 4.0]]).subtract_row([2.0, 3.0]).to_dense()
+        array([[-1., -1.],
+               [ 1.,  1.]])
+        >>> DCT(2).subtract_row([0.5, 0.5])
+        <Centred(DCT(2)), shape (2, 2)>
+        """
+        return self._subtract_row(self._checked_row(offset, "offset"))
+
+    def _subtract_row(self, offset: Array) -> Operator:
+        from cofem.operators.centred import Centred
+
+        return Centred(self, offset)
+
+    def _checked_row(self, values: Any, name: str) -> Array:
+        values = as_floating(values, name)
+        if tuple(values.shape) != (self.shape[1],):
+            raise ValueError(f"{name} must have shape ({self.shape[1]},), got {tuple(values.shape)}")
+        return values
 
     # --- natural groups of coefficients -------------------------------------------------------------
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.fft
 
 from cofem._arrays import Array, as_shape
-from cofem.operators import array_transforms
 from cofem.operators.base import Operator
 from cofem.operators.facts import Facts
-from cofem.operators.fourier import fft_workers, flatten, unflatten
+from cofem.operators.transforms import dispatch
 
 
 class BlockDCT(Operator):
     """Orthonormal cosine transform of every block of a signal or an image by itself.
+
+    The transpose is the inverse, so ``BlockDCT(n, b).T`` is the dictionary of local cosines. `row_groups`,
+    which are `groups` of the transpose, label coefficients of the same frequency.
 
     Parameters
     ----------
@@ -27,8 +28,11 @@ class BlockDCT(Operator):
     Examples
     --------
     >>> import numpy as np
-    >>> BlockDCT(8, 4) @ np.ones(8)
+    >>> W = BlockDCT(8, 4)
+    >>> W @ np.ones(8)
     array([2., 0., 0., 0., 2., 0., 0., 0.])
+    >>> W.T.groups  # coefficients of one frequency
+    array([0, 1, 2, 3, 0, 1, 2, 3])
     """
 
     def __init__(self, shape: Any, block: int) -> None:
@@ -38,26 +42,17 @@ class BlockDCT(Operator):
             raise ValueError(f"block must divide every length of shape {self.signal_shape}, got {block}")
         size = int(np.prod(self.signal_shape))
         super().__init__((size, size), facts=Facts(row_gram=1.0))
+        # Every axis is split into blocks and the places within them; only the latter are transformed.
+        self._split = tuple(part for n in self.signal_shape for part in (n // self.block, self.block))
+        self._axes = tuple(range(-len(self._split) + 1, 0, 2))
 
     def _forward(self, x: Array) -> Array:
-        return self._apply(scipy.fft.dctn, x)
+        return dispatch.dct(x, self._split, self._axes)
 
     def _adjoint(self, y: Array) -> Array:
-        return self._apply(scipy.fft.idctn, y)
+        return dispatch.idct(y, self._split, self._axes)
 
-    def _apply(self, transform: Any, x: Array) -> Array:
-        # Every axis is split into blocks and the places within them; only the latter are transformed.
-        pairs = [(length // self.block, self.block) for length in self.signal_shape]
-        split = tuple(part for pair in pairs for part in pair)
-        axes = tuple(range(-2 * len(pairs) + 1, 0, 2))
-        if not isinstance(x, np.ndarray):
-            anywhere = array_transforms.dct if transform is scipy.fft.dctn else array_transforms.idct
-            return array_transforms.along_axes(anywhere, x, split, axes)
-        array = unflatten(x, split, str(self))
-        workers = fft_workers(array, 1)
-        return flatten(transform(array, axes=axes, norm="ortho", workers=workers), len(split))
-
-    def _column_groups(self) -> np.ndarray:
+    def _row_groups(self) -> np.ndarray:
         """Coefficients of the same frequency belong together."""
         inside = np.meshgrid(*(np.arange(length) % self.block for length in self.signal_shape), indexing="ij")
         return np.ravel_multi_index(tuple(inside), (self.block,) * len(self.signal_shape)).ravel()

@@ -8,7 +8,7 @@ import numpy as np
 
 from cofem._arrays import (
     Array,
-    Moved,
+    DeviceCache,
     as_floating,
     conj,
     in_precision,
@@ -18,7 +18,7 @@ from cofem._arrays import (
     take,
 )
 from cofem.operators.base import Operator
-from cofem.operators.entries import at_home
+from cofem.operators.entries import to_device_of
 from cofem.operators.sampling import Diagonal
 
 
@@ -49,7 +49,7 @@ class Centred(Operator):
     def __init__(self, operator: Operator, offset: Any = None) -> None:
         if offset is None:
             share = np.full(operator.shape[0], 1 / operator.shape[0])
-            offset = conj(operator.astype(np.float64).adjoint(at_home(operator, share)))
+            offset = conj(operator.astype(np.float64).adjoint(to_device_of(operator, share)))
         offset = as_floating(offset, "offset")
         if offset.shape != (operator.shape[1],):
             raise ValueError(f"offset must have shape ({operator.shape[1]},), got {tuple(offset.shape)}")
@@ -62,10 +62,13 @@ class Centred(Operator):
         )
         self.operator = operator
         self.offset = offset
-        self._moved = Moved(offset)
+        self._cached = DeviceCache(offset)
 
-    def _home(self) -> Array | None:
-        return self.operator.home if isinstance(self.offset, np.ndarray) else self.offset
+    def _parts(self) -> tuple[Operator, ...]:
+        return (self.operator,)
+
+    def _device_array(self) -> Array | None:
+        return self.operator.device_array if self._cached.device_array is None else self.offset
 
     def _forward(self, x: Array) -> Array:
         out, offset = self._matched(self.operator._forward(x))
@@ -82,7 +85,7 @@ class Centred(Operator):
 
     def _matched(self, out: Array) -> tuple[Array, Array]:
         """Return a product and the offset in one precision and kind."""
-        xp, offset = namespace(out), self._moved.like(out)
+        xp, offset = namespace(out), self._cached.like(out)
         if self.operator.precision is None:  # then the offset has a say in the precision
             out = xp.astype(out, xp.result_type(out.dtype, offset.dtype), copy=False)
         return out, xp.astype(offset, out.dtype, copy=False)
@@ -92,6 +95,12 @@ class Centred(Operator):
             return super()._columns(indices)
         out, offset = self._matched(self.operator._columns(indices))
         return out - take(offset, indices, axis=0)[:, None]
+
+    def _rows(self, indices: np.ndarray) -> Array:
+        if not self.stored_entries:
+            return super()._rows(indices)
+        out, offset = self._matched(self.operator._rows(indices))
+        return out - offset
 
     def _stored_entries(self) -> int:
         return self.operator.stored_entries

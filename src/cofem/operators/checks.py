@@ -6,7 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from cofem._arrays import Array, is_complex, is_torch, namespace, on_device_of, precision_of, to_numpy
+from cofem._arrays import (
+    Array,
+    is_complex,
+    is_torch,
+    namespace,
+    on_device_of,
+    precision_of,
+    standard_normal,
+    to_numpy,
+)
 from cofem.operators.base import Operator
 
 
@@ -62,10 +71,12 @@ def check_adjoint(
     single = np.finfo(dtypes[0]).dtype == np.float32
     rtol = (1e-4 if single else 1e-10) if rtol is None else rtol
     rows, columns = operator.shape
-    like = operator.home if like is None else like
+    like = operator.device_array if like is None else like
     for kind in dtypes:
-        x = _draw(rng, (n_vectors, columns), kind, like)
-        y = _draw(rng, (n_vectors, rows), kind, like)
+        sample = np.zeros(1, kind)
+        sample = sample if like is None else on_device_of(like, sample)
+        x = standard_normal((n_vectors, columns), sample, rng)
+        y = standard_normal((n_vectors, rows), sample, rng)
         forward = _checked_result(operator, "forward", x, rows)
         adjoint = _checked_result(operator, "adjoint", y, columns)
         left, right = _dot(y, forward), _dot(adjoint, x)
@@ -90,15 +101,6 @@ def _dot(a: Array, b: Array) -> np.ndarray:
 
 def _size(x: Array) -> np.ndarray:
     return to_numpy(namespace(x).linalg.vector_norm(x, axis=-1))
-
-
-def _draw(rng: np.random.Generator, shape: tuple[int, int], dtype: np.dtype, like: Array | None) -> Array:
-    if dtype.kind != "c":
-        x = rng.standard_normal(shape, dtype=dtype)
-    else:
-        x = np.empty(shape, dtype)
-        x.real, x.imag = (rng.standard_normal(shape, dtype=x.real.dtype) for _ in range(2))
-    return x if like is None else on_device_of(like, x)
 
 
 def _checked_result(operator: Operator, method: str, x: Array, length: int) -> Array:

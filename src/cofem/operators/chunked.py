@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from cofem._arrays import Array, conj, require_numpy
+from cofem._blocks import BATCH_NUMBERS, CHUNK_BYTES, blocks, vectors_at_once
 from cofem.operators.base import Operator
-
-#: Bytes of a chunk: large enough for BLAS, small enough for any memory.
-CHUNK_BYTES = 2**26
+from cofem.operators.entries import gram_of_rows
 
 
 class RowChunked(Operator):
@@ -34,15 +33,14 @@ class RowChunked(Operator):
         self, shape: tuple[int, int], rows: int, *, is_complex: bool = False, precision: str | None = None
     ) -> None:
         super().__init__(shape, is_complex=is_complex, precision=precision)
-        self.rows = rows
+        self.chunk_rows = rows
 
     @abstractmethod
     def _chunk(self, rows: slice) -> np.ndarray:
         """Return some rows of Phi, of `dtype`."""
 
     def _chunks(self) -> Iterator[tuple[slice, np.ndarray]]:
-        for start in range(0, self.shape[0], self.rows):
-            rows = slice(start, min(start + self.rows, self.shape[0]))
+        for rows in blocks(self.shape[0], self.chunk_rows):
             yield rows, self._chunk(rows)
 
     def _forward(self, x: Array) -> Array:
@@ -70,6 +68,25 @@ class RowChunked(Operator):
         out = np.empty((len(indices), self.shape[0]), self.dtype)
         for part, chunk in self._chunks():
             out[:, part] = chunk[:, indices].T
+        return out
+
+    def _rows(self, indices: np.ndarray) -> np.ndarray:
+        out = np.empty((len(indices), self.shape[1]), self.dtype)
+        for part in blocks(self.shape[0], self.chunk_rows):
+            wanted = np.flatnonzero((indices >= part.start) & (indices < part.stop))
+            if wanted.size:  # other chunks are not read
+                out[wanted] = self._chunk(part)[indices[wanted] - part.start]
+        return out
+
+    def _local_gram(self, indices: np.ndarray) -> np.ndarray:
+        # One pass over the rows, however many clusters there are.
+        n_clusters, width = indices.shape
+        out = np.zeros((n_clusters, width, width), self.dtype)
+        for part, chunk in self._chunks():
+            length = part.stop - part.start
+            for some in blocks(n_clusters, vectors_at_once(width * length, BATCH_NUMBERS)):
+                columns = chunk[:, indices[some].reshape(-1)].T
+                out[some] += gram_of_rows(columns.reshape(-1, width, length))
         return out
 
     def _stored_entries(self) -> int:
@@ -157,7 +174,7 @@ class Chunked(RowChunked):
         return chunk
 
     def _in_precision(self, precision: str) -> Operator:
-        return self if precision == self.precision else Chunked(self.source, self.rows, precision)
+        return self if precision == self.precision else Chunked(self.source, self.chunk_rows, precision)
 
     def _expression(self) -> str:
         return f"Chunked({self.shape[0]}, {self.shape[1]})"

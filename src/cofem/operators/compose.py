@@ -7,17 +7,21 @@ need not.
 from __future__ import annotations
 
 import cmath
-from collections.abc import Sequence
-from functools import reduce
+from collections.abc import Callable, Sequence
+from functools import cached_property, reduce
 from itertools import pairwise
 from operator import add as plus
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cofem._arrays import Array, conj, take
+from cofem._arrays import Array, DeviceCache, conj, namespace, take
 from cofem.operators.base import Operator
-from cofem.operators.entries import at_home
+from cofem.operators.entries import StoredMatrix, like_entries_of, to_device_of
 from cofem.operators.facts import Facts
+
+if TYPE_CHECKING:
+    from cofem.operators.transforms.dispatch import WeightedDCT
 
 
 def common_precision(operators: Sequence[Operator]) -> str | None:
@@ -33,9 +37,9 @@ def agreed_groups(labels: Sequence[np.ndarray | None]) -> np.ndarray | None:
     return first
 
 
-def common_home(operators: Sequence[Operator]) -> Array | None:
-    """Return the first `home` that any of ``operators`` has, None if none has."""
-    return next((op.home for op in operators if op.home is not None), None)
+def common_device_array(operators: Sequence[Operator]) -> Array | None:
+    """Return the first `device_array` that any of ``operators`` has, None if none has."""
+    return next((op.device_array for op in operators if op.device_array is not None), None)
 
 
 class Adjoint(Operator):
@@ -50,8 +54,8 @@ class Adjoint(Operator):
         )
         self.operator = operator
 
-    def _home(self) -> Array | None:
-        return self.operator.home
+    def _device_array(self) -> Array | None:
+        return self.operator.device_array
 
     def _forward(self, x: Array) -> Array:
         return self.operator._adjoint(x)
@@ -65,8 +69,20 @@ class Adjoint(Operator):
     def _adjoint_overwriting(self, y: Array) -> Array:
         return self.operator._forward_overwriting(y)
 
-    def _gram_around(self, inner: Operator, x: Array) -> Array | None:
-        return self.operator._adjoint_gram_around(inner, x)
+    def _parts(self) -> tuple[Operator, ...]:
+        return (self.operator,)
+
+    def _gram_between(self, weights: Callable[[str], DeviceCache]) -> WeightedDCT | None:
+        return self.operator._adjoint_gram_between(weights)
+
+    def _adjoint_gram_between(self, weights: Callable[[str], DeviceCache]) -> WeightedDCT | None:
+        return self.operator._gram_between(weights)
+
+    def _columns(self, indices: np.ndarray) -> Array:
+        return conj(self.operator._rows(indices))
+
+    def _rows(self, indices: np.ndarray) -> Array:
+        return conj(self.operator._columns(indices))
 
     def _adjoint_operator(self) -> Operator:
         return self.operator
@@ -96,8 +112,11 @@ class _SameAxes(Operator):
 
     operator: Operator
 
-    def _home(self) -> Array | None:
-        return self.operator.home
+    def _parts(self) -> tuple[Operator, ...]:
+        return (self.operator,)
+
+    def _device_array(self) -> Array | None:
+        return self.operator.device_array
 
     def _column_groups(self) -> np.ndarray | None:
         return self.operator.groups
@@ -124,6 +143,12 @@ class Conjugate(_SameAxes):
 
     def _columns(self, indices: np.ndarray) -> Array:
         return conj(self.operator._columns(indices))
+
+    def _rows(self, indices: np.ndarray) -> Array:
+        return conj(self.operator._rows(indices))
+
+    def _local_gram(self, indices: np.ndarray) -> Array:
+        return conj(self.operator._local_gram(indices))
 
     def _adjoint_operator(self) -> Operator:
         return self.operator.H.conj()
@@ -170,6 +195,17 @@ class Scaled(_SameAxes):
     def _columns(self, indices: np.ndarray) -> Array:
         return self.scalar * self.operator._columns(indices)
 
+    def _rows(self, indices: np.ndarray) -> Array:
+        return self.scalar * self.operator._rows(indices)
+
+    def _local_gram(self, indices: np.ndarray) -> Array:
+        # Complex for a complex scalar, as in `_gram`.
+        return (self.scalar.conjugate() * self.scalar) * self.operator._local_gram(indices)
+
+    def _stored_matrix(self) -> StoredMatrix | None:
+        stored = self.operator.stored_matrix()
+        return None if stored is None else StoredMatrix(stored.array, self.scalar * stored.factor)
+
     def _gram(self, x: Array) -> Array:
         # A complex scalar times its conjugate stays of complex type, as the result must.
         return (self.scalar.conjugate() * self.scalar) * self.operator._gram(x)
@@ -206,8 +242,19 @@ class Product(Operator):
         )
         self.factors = tuple(factors)
 
-    def _home(self) -> Array | None:
-        return common_home(self.factors)
+    def _parts(self) -> tuple[Operator, ...]:
+        return self.factors
+
+    def _device_array(self) -> Array | None:
+        return common_device_array(self.factors)
+
+    @cached_property
+    def _fused_gram(self) -> WeightedDCT | None:
+        """A faster way to the Gram operator than one factor after the other."""
+        if len(self.factors) != 2:
+            return None
+        weights = self.factors[0]._gram_diagonal()
+        return None if weights is None else self.factors[1]._gram_between(weights)
 
     def _forward(self, x: Array) -> Array:
         x = self.factors[-1]._forward(x)
@@ -222,10 +269,8 @@ class Product(Operator):
         return y
 
     def _gram(self, x: Array) -> Array:
-        if len(self.factors) == 2 and not isinstance(x, np.ndarray):
-            result = self.factors[1]._gram_around(self.factors[0], x)
-            if result is not None:
-                return result
+        if self._fused_gram is not None and self._fused_gram.pays(x):
+            return self._fused_gram(x)
         # The Gram operator of the first factor sits in the middle and may be cheaper than its two halves.
         x = self.factors[-1]._forward(x)
         for factor in self.factors[-2:0:-1]:
@@ -272,9 +317,26 @@ class Product(Operator):
             return super()._columns(indices)
         *left, last = self.factors
         if last.facts.diagonal:
-            ones = at_home(self, np.ones(last.shape[1], dtype=self.dtype))
+            ones = to_device_of(self, np.ones(last.shape[1], dtype=self.dtype))
             return compose(*left)._columns(indices) * take(last._forward(ones), indices, axis=0)[:, None]
         return compose(*left)._forward(last._columns(indices))
+
+    def _take_rows(self, indices: np.ndarray) -> Operator:
+        picked = self.factors[0]._picked_again(indices)
+        return super()._take_rows(indices) if picked is None else compose(picked, *self.factors[1:])
+
+    def _local_gram(self, indices: np.ndarray) -> Array:
+        first, *rest = self.factors
+        *left, last = self.factors
+        if self.facts.column_gram is None and first.facts.column_gram is not None:
+            return first.facts.column_gram * like_entries_of(self, compose(*rest)._local_gram(indices))
+        if self.facts.column_gram is None and last.facts.diagonal:
+            ones = to_device_of(self, np.ones(last.shape[1], dtype=self.dtype))
+            scale = take(last._forward(ones), indices.reshape(-1), axis=0)
+            scale = namespace(scale).reshape(scale, indices.shape)
+            gram = like_entries_of(self, compose(*left)._local_gram(indices))
+            return conj(scale)[:, :, None] * gram * scale[:, None, :]
+        return super()._local_gram(indices)
 
     def _stored_entries(self) -> int:
         *left, last = self.factors
@@ -301,8 +363,11 @@ class Sum(Operator):
         )
         self.terms = tuple(terms)
 
-    def _home(self) -> Array | None:
-        return common_home(self.terms)
+    def _parts(self) -> tuple[Operator, ...]:
+        return self.terms
+
+    def _device_array(self) -> Array | None:
+        return common_device_array(self.terms)
 
     def _forward(self, x: Array) -> Array:
         return reduce(plus, (op._forward(x) for op in self.terms))

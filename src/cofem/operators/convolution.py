@@ -11,7 +11,7 @@ import scipy.fft
 
 from cofem._arrays import (
     Array,
-    Moved,
+    DeviceCache,
     as_floating,
     as_shape,
     by_parts,
@@ -21,9 +21,9 @@ from cofem._arrays import (
     squared_modulus,
     to_numpy,
 )
-from cofem.operators.array_transforms import padded_fourier, padded_inverse
 from cofem.operators.base import Operator
-from cofem.operators.fourier import fft_workers, flatten, unflatten
+from cofem.operators.entries import lookup
+from cofem.operators.transforms import dispatch
 
 _CHOICES = {"mode": ("circular", "linear"), "output": ("same", "full")}
 
@@ -94,7 +94,7 @@ class Convolution(Operator):
             precision=precision_of(kernel),
         )
         self._spectrum = self._kernel_spectrum()
-        self._responses: dict[str, Moved] = {}
+        self._responses: dict[str, DeviceCache] = {}
 
     def _set_geometry(self) -> None:
         """Set the shape of the result, that of the padded arrays, and which kernel entry is the origin."""
@@ -138,11 +138,9 @@ class Convolution(Operator):
         return super()._gram(x)
 
     def _response(self, kind: str, x: Array) -> Array:
-        """Return what spectra are multiplied by, where ``x`` is."""
-        if isinstance(x, np.ndarray):
-            return _RESPONSES[kind](self._spectrum)
+        """Return what spectra are multiplied by, on the device of ``x``."""
         if kind not in self._responses:
-            self._responses[kind] = Moved(_RESPONSES[kind](self._spectrum))
+            self._responses[kind] = DeviceCache(_RESPONSES[kind](self._spectrum))
         return self._responses[kind].like(x)
 
     def _filter(
@@ -150,37 +148,26 @@ class Convolution(Operator):
     ) -> Array:
         """Pad arrays with zeros, multiply their spectra by ``response``, and cut out the result."""
 
-        def apply_anywhere(x: Array) -> Array:
+        def apply(x: Array) -> Array:
             xp = namespace(x)
             arrays = xp.reshape(x, (*x.shape[:-1], *from_shape))
             if self.precision == "float64":
                 arrays = in_precision(arrays, "float64")
-            spectra = padded_fourier(arrays, self._padded_shape, real=not self.is_complex) * response
-            result = padded_inverse(spectra, self._padded_shape, real=not self.is_complex)
+            spectra = dispatch.padded_spectrum(arrays, self._padded_shape, real=not self.is_complex)
+            spectra *= response
+            result = dispatch.from_spectrum(spectra, self._padded_shape, real=not self.is_complex)
             cut = result[(..., *(slice(n) for n in to_shape))]
             return xp.reshape(cut, (*x.shape[:-1], prod(to_shape)))
 
-        if not isinstance(x, np.ndarray):
-            return apply_anywhere(x) if self.is_complex else by_parts(apply_anywhere, x)
+        return apply(x) if self.is_complex else by_parts(apply, x)
 
-        def apply(x: np.ndarray) -> np.ndarray:
-            arrays = unflatten(x, from_shape, str(self))
-            arrays = arrays.astype(np.result_type(arrays, self.precision), copy=False)
-            options = {
-                "s": self._padded_shape,
-                "axes": self._axes,
-                "workers": fft_workers(arrays, len(from_shape)),
-            }
-            spectra = transform(arrays, **options)
-            spectra *= response
-            result = inverse(spectra, overwrite_x=True, **options)
-            return flatten(result[(..., *(slice(n) for n in to_shape))], len(to_shape))
-
-        if self.is_complex:
-            transform, inverse = scipy.fft.fftn, scipy.fft.ifftn
-            return apply(x)
-        transform, inverse = scipy.fft.rfftn, scipy.fft.irfftn
-        return by_parts(apply, x)
+    def _local_gram(self, indices: np.ndarray) -> Array:
+        if self.mode == "linear" and self.output == "same":
+            return super()._local_gram(indices)
+        # Nothing is cut off, so <phi_i, phi_j> is the autocorrelation of the kernel at i - j.
+        power = squared_modulus(self._spectrum).astype(self._spectrum.dtype)
+        correlation = dispatch.from_spectrum(power, self._padded_shape, real=not self.is_complex)
+        return lookup(correlation, self.signal_shape, indices)
 
     def _spectral_norm(self) -> float:
         if self.mode == "circular":

@@ -12,22 +12,22 @@ import scipy.sparse
 
 from cofem._arrays import (
     Array,
-    Moved,
+    DeviceCache,
     as_floating,
     by_parts,
     conj,
     in_precision,
     is_complex,
+    largest_part,
     namespace,
     precision_of,
     require_numpy,
     squared_modulus,
     take,
 )
+from cofem._blocks import CACHE_BLOCK, blocks, vectors_at_once
 from cofem.operators.base import Operator
-
-# Small enough for the squares to stay in the cache until they are used.
-_ENTRIES_PER_BLOCK = 2**16
+from cofem.operators.entries import StoredMatrix, gram_of_columns
 
 
 class Dense(Operator):
@@ -55,23 +55,52 @@ class Dense(Operator):
         _check_finite(Phi)
         super().__init__(tuple(Phi.shape), is_complex=is_complex(Phi), precision=precision_of(Phi))
         self.array = Phi
-        self._moved = Moved(Phi)
+        self._cached = DeviceCache(Phi)
 
-    def _home(self) -> Array | None:
-        return None if isinstance(self.array, np.ndarray) else self.array
+    def _device_array(self) -> Array | None:
+        return self._cached.device_array
 
     def _forward(self, x: Array) -> Array:
-        return _times(x, self._moved.like(x).T)
+        return _times(x, self._cached.like(x).T)
 
     def _adjoint(self, y: Array) -> Array:
         # Conjugating the vectors twice instead of Phi once: Phi is far larger.
-        return conj(_times(conj(y), self._moved.like(y)))
+        return conj(_times(conj(y), self._cached.like(y)))
 
     def _abs2(self) -> Operator:
         return _SquaredDense(self.array)
 
     def _columns(self, indices: np.ndarray) -> Array:
         return take(self.array, indices, axis=1).T
+
+    def _rows(self, indices: np.ndarray) -> Array:
+        return take(self.array, indices, axis=0)
+
+    def _take_rows(self, indices: np.ndarray) -> Operator:
+        return Dense(take(self.array, indices, axis=0))
+
+    def _stored_matrix(self) -> StoredMatrix | None:
+        return StoredMatrix(self.array, 1.0) if self.device_array is None else None
+
+    def _largest_entry(self) -> float:
+        return largest_part(self.array)
+
+    def _scale_columns(self, scale: Array) -> Operator:
+        return Dense(self.array * self._like_entries(scale))
+
+    def _subtract_row(self, offset: Array) -> Operator:
+        if is_complex(offset) and not self.is_complex:
+            raise TypeError(f"offset must be real for the real {self!r}, got {offset.dtype}")
+        # Subtracting from the entries rounds once; a correction of products rounds each time.
+        return Dense(self.array - self._like_entries(offset))
+
+    def _like_entries(self, row: Array) -> Array:
+        """Return a row on the device of the entries and in their precision."""
+        row = in_precision(DeviceCache(row).like(self.array), precision_of(self.array))
+        if not self.is_complex:
+            return row
+        xp = namespace(row)
+        return xp.astype(row, self.array.dtype, copy=False)
 
     def _stored_entries(self) -> int:
         return self.shape[0] * self.shape[1]
@@ -92,16 +121,14 @@ class _SquaredDense(Operator):
     def __init__(self, array: Array) -> None:
         super().__init__(tuple(array.shape), precision=precision_of(array))
         self._array = array
-        self._moved = Moved(array)
-        self._rows_per_block = max(1, _ENTRIES_PER_BLOCK // array.shape[1])
+        self._cached = DeviceCache(array)
 
-    def _home(self) -> Array | None:
-        return None if isinstance(self._array, np.ndarray) else self._array
+    def _device_array(self) -> Array | None:
+        return self._cached.device_array
 
     def _blocks(self, x: Array) -> Iterator[tuple[slice, Array]]:
-        array = self._moved.like(x)
-        for start in range(0, self.shape[0], self._rows_per_block):
-            rows = slice(start, min(start + self._rows_per_block, self.shape[0]))
+        array = self._cached.like(x)
+        for rows in blocks(self.shape[0], vectors_at_once(self.shape[1], CACHE_BLOCK)):
             yield rows, squared_modulus(array[rows, :])
 
     def _forward(self, x: Array) -> Array:
@@ -168,6 +195,19 @@ class Sparse(Operator):
 
     def _columns(self, indices: np.ndarray) -> np.ndarray:
         return self.matrix[:, indices].toarray().T
+
+    def _rows(self, indices: np.ndarray) -> np.ndarray:
+        return self.matrix[indices].toarray()
+
+    def _local_gram(self, indices: np.ndarray) -> np.ndarray:
+        by_columns = self.matrix.tocsc()  # in which columns are found without a search
+        return gram_of_columns(lambda some: by_columns[:, some].toarray().T, self.shape[0], indices)
+
+    def _take_rows(self, indices: np.ndarray) -> Operator:
+        return Sparse(self.matrix[indices])
+
+    def _largest_entry(self) -> float:
+        return largest_part(self.matrix.data)
 
     def _stored_entries(self) -> int:
         return int(self.matrix.nnz)

@@ -12,6 +12,7 @@ import numpy as np
 from cofem._arrays import Array, in_precision, is_complex, on_device_of, precision_of, total
 from cofem.operators.base import Operator
 from cofem.operators.dense import Dense
+from cofem.operators.entries import StoredMatrix
 
 
 class ProductCounter:
@@ -261,6 +262,21 @@ class Dictionary(Operator):
     def _columns(self, indices: np.ndarray) -> Array:
         columns = self.operator._columns(indices)
         return on_device_of(self.like, columns) if isinstance(columns, np.ndarray) else columns
+
+    def _rows(self, indices: np.ndarray) -> Array:
+        return self.operator._rows(indices)
+
+    def _local_gram(self, indices: np.ndarray) -> Array:
+        return self.operator._local_gram(indices)
+
+    def _stored_matrix(self) -> StoredMatrix | None:
+        return self.operator.stored_matrix()
+
+    def _largest_entry(self) -> float | None:
+        return self.operator.largest_entry()
+
+    def _parts(self) -> tuple[Operator, ...]:
+        return (self.operator,)
 
     def _device_array(self) -> Array | None:
         return self.operator.device_array

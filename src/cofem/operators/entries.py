@@ -1,63 +1,175 @@
-"""What an operator tells about its entries through its action alone: columns and norms."""
+"""What an operator tells about its entries through its action alone: columns, rows, norms, local Grams."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import scipy.linalg
 
 from cofem._arrays import (
     Array,
+    conj,
     in_precision,
-    inner,
     namespace,
     norm,
     number_like,
     on_device_of,
     squared_modulus,
+    take,
 )
+from cofem._blocks import SMALL_MATRIX, blocks, vectors_at_once
+from cofem.operators.lanczos import lanczos
 
 if TYPE_CHECKING:
     from cofem.operators.base import Operator
 
-# Entries (N * D) up to which an operator is written out rather than probed.
-_SMALL = 2**22
-# Numbers in one block of vectors pushed through an operator at once.
-_BLOCK = 2**22
 _PROBES = 64
 _LANCZOS_STEPS = 100
 
 
+class StoredMatrix(NamedTuple):
+    """A matrix in memory and what it is multiplied by.
+
+    Attributes
+    ----------
+    array : ndarray of shape (N, D)
+        The matrix; not to be changed.
+    factor : float or complex
+        The operator is ``factor * array``.
+    """
+
+    array: np.ndarray
+    factor: float | complex
+
+
 def _is_small(operator: Operator) -> bool:
     """Tell whether writing out all entries of ``operator`` is cheap."""
-    return operator.shape[0] * operator.shape[1] <= _SMALL
+    return operator.shape[0] * operator.shape[1] <= SMALL_MATRIX
 
 
-def _vectors_per_block(operator: Operator) -> int:
-    return max(1, _BLOCK // max(operator.shape))
+def to_device_of(operator: Operator, values: np.ndarray) -> Array:
+    """Return ``values`` where the operator works: in NumPy, or on the device of its numbers."""
+    return values if operator.device_array is None else on_device_of(operator.device_array, values)
 
 
-def at_home(operator: Operator, values: np.ndarray) -> Array:
-    """Return ``values`` where the operator works: in NumPy, or where its numbers are."""
-    return values if operator.home is None else on_device_of(operator.home, values)
+def like_entries_of(operator: Operator, values: Array) -> Array:
+    """Return entries of a part of ``operator`` in the type and on the device of its own entries."""
+    if isinstance(values, np.ndarray):
+        values = to_device_of(operator, values)
+    xp = namespace(values)
+    return xp.astype(values, getattr(xp, operator.dtype.name), copy=False)
+
+
+# --- columns and rows ---------------------------------------------------------------------------------------
 
 
 def columns_by_application(operator: Operator, indices: np.ndarray) -> Array:
     """Return the columns ``indices`` as rows, shape (K, N): unit vectors sent through in blocks."""
-    step = _vectors_per_block(operator)
-    blocks = []
-    for start in range(0, len(indices), step):
-        chosen = indices[start : start + step]
-        units = np.zeros((len(chosen), operator.shape[1]), dtype=operator.dtype)
+    return _images_of_units(operator, operator.forward, operator.shape[1], indices)
+
+
+def rows_by_application(operator: Operator, indices: np.ndarray) -> Array:
+    """Return the rows ``indices``, shape (K, D): unit vectors sent through the adjoint in blocks."""
+    return conj(_images_of_units(operator, operator.adjoint, operator.shape[0], indices))
+
+
+def _images_of_units(
+    operator: Operator, apply: Callable[[Array], Array], length: int, indices: np.ndarray
+) -> Array:
+    images = []
+    for block in blocks(len(indices), vectors_at_once(max(operator.shape))):
+        chosen = indices[block]
+        units = np.zeros((len(chosen), length), dtype=operator.dtype)
         units[np.arange(len(chosen)), chosen] = 1
-        blocks.append(operator.forward(at_home(operator, units)))
-    return namespace(blocks[0]).concat(blocks)
+        images.append(apply(to_device_of(operator, units)))
+    return namespace(images[0]).concat(images)
+
+
+# --- local Gram matrices ------------------------------------------------------------------------------------
+
+
+def local_gram(operator: Operator, indices: np.ndarray) -> Array:
+    """Return Gram matrices of clusters of columns, shape (K, b, b), from facts or else from columns."""
+    facts = operator.facts
+    if facts.column_gram is not None:
+        return equal_places(operator, indices) * facts.column_gram
+    if facts.diagonal:
+        ones = to_device_of(operator, np.ones(operator.shape[1], dtype=operator.dtype))
+        power = squared_modulus(take(operator.forward(ones), indices.reshape(-1), axis=0))
+        power = namespace(power).reshape(power, (*indices.shape, 1))
+        return equal_places(operator, indices) * power
+    return gram_of_columns(operator._columns, operator.shape[0], indices)
+
+
+def equal_places(operator: Operator, indices: np.ndarray) -> Array:
+    """Return 1 where two places of a cluster are one and the same column, else 0: shape (K, b, b)."""
+    same = indices[:, :, None] == indices[:, None, :]
+    return to_device_of(operator, same.astype(operator.dtype))
+
+
+def gram_of_columns(columns: Callable[[np.ndarray], Array], length: int, indices: np.ndarray) -> Array:
+    """Return Gram matrices of clusters of columns, a bounded number of columns at a time.
+
+    Parameters
+    ----------
+    columns : callable
+        From indices (K,) to columns as rows, shape (K, N).
+    length : int
+        N.
+    indices : ndarray of shape (K, b)
+        The clusters.
+    """
+    n_clusters, width = indices.shape
+    grams = []
+    for block in blocks(n_clusters, vectors_at_once(width * length)):
+        # Clusters may overlap: each column is asked for once.
+        distinct, places = np.unique(indices[block], return_inverse=True)
+        found = take(columns(distinct), places.reshape(-1), axis=0)
+        grams.append(gram_of_rows(namespace(found).reshape(found, (-1, width, length))))
+    return namespace(grams[0]).concat(grams)
+
+
+def gram_of_rows(vectors: Array) -> Array:
+    """Return ``<v_i, v_j>`` for the rows of each matrix in a batch, shape (K, b, n) -> (K, b, b)."""
+    xp = namespace(vectors)
+    return xp.matmul(conj(vectors), xp.matrix_transpose(vectors))
+
+
+def lookup(table: Array, shape: tuple[int, ...], places: np.ndarray) -> Array:
+    """Look up an even function of position differences, for local Gram matrices.
+
+    Parameters
+    ----------
+    table : array
+        Entry ``m`` belongs to the difference ``m``, modulo the shape of the table.
+    shape : tuple of int
+        Shape of the array whose places, flattened in C order, columns are at.
+    places : ndarray of shape (K, b)
+        Places.
+
+    Returns
+    -------
+    array of shape (K, b, b)
+        Entry ``[k, i, j]`` is the one for ``places[k, i] - places[k, j]``.
+    """
+    flat = np.zeros((*places.shape, places.shape[1]), dtype=np.intp)
+    for position, period in zip(np.unravel_index(places, shape), table.shape, strict=True):
+        flat *= period
+        flat += (position[:, :, None] - position[:, None, :]) % period
+    xp = namespace(table)
+    found = take(xp.reshape(table, (-1,)), flat.reshape(-1), axis=0)
+    return xp.reshape(found, flat.shape)
+
+
+# --- norms --------------------------------------------------------------------------------------------------
 
 
 def diagonal_moduli(operator: Operator) -> Array:
     """Return the moduli of the diagonal, shape (D,), of an operator that is diagonal."""
-    ones = at_home(operator, np.ones(operator.shape[1], dtype=operator.dtype))
+    ones = to_device_of(operator, np.ones(operator.shape[1], dtype=operator.dtype))
     return in_precision(abs(operator.forward(ones)), "float64")
 
 
@@ -72,13 +184,13 @@ def has_exact_column_norms(operator: Operator) -> bool:
 def column_norms(operator: Operator) -> Array:
     """Return the norms of the columns, shape (D,), exact if there is a cheap way, else estimated."""
     if operator.facts.column_gram is not None:
-        return at_home(operator, np.full(operator.shape[1], np.sqrt(operator.facts.column_gram)))
+        return to_device_of(operator, np.full(operator.shape[1], np.sqrt(operator.facts.column_gram)))
     if operator.facts.diagonal:
         return diagonal_moduli(operator)
     squares = operator.abs2()
     if squares is not None:
         # Differences of Fourier sums can round to just below zero.
-        energy = squares.adjoint(at_home(operator, np.ones(operator.shape[0])))
+        energy = squares.adjoint(to_device_of(operator, np.ones(operator.shape[0])))
         xp = namespace(energy)
         return xp.sqrt(xp.maximum(energy, number_like(energy, 0.0)))
     if _is_small(operator):
@@ -90,12 +202,11 @@ def column_norms(operator: Operator) -> Array:
 def _probed_column_norms(operator: Operator) -> Array:
     # For random signs p, the mean of |Phi^H p|^2 is the vector of squared column norms.
     rng = np.random.default_rng(0)
-    total = at_home(operator, np.zeros(operator.shape[1]))
+    total = to_device_of(operator, np.zeros(operator.shape[1]))
     xp = namespace(total)
-    step = _vectors_per_block(operator)
-    for start in range(0, _PROBES, step):
-        probes = rng.choice([-1.0, 1.0], size=(min(step, _PROBES - start), operator.shape[0]))
-        images = operator.adjoint(at_home(operator, probes.astype(operator.dtype)))
+    for block in blocks(_PROBES, vectors_at_once(max(operator.shape))):
+        probes = rng.choice([-1.0, 1.0], size=(block.stop - block.start, operator.shape[0]))
+        images = operator.adjoint(to_device_of(operator, probes.astype(operator.dtype)))
         total += xp.sum(squared_modulus(images), axis=0)
     return xp.sqrt(total / _PROBES)
 
@@ -113,29 +224,28 @@ def spectral_norm(operator: Operator, rtol: float = 1e-3) -> float:
     Returns
     -------
     float
-        At most the true norm, up to rounding. Vectors are not orthogonalised again: that would need all of
-        them in memory, and it only brings copies of values already found, never a wrong largest one.
+        At most the true norm, up to rounding: Lanczos steps never bring a wrong largest value.
     """
     side = operator if operator.shape[1] <= operator.shape[0] else operator.H
     rng = np.random.default_rng(0)
     start = rng.standard_normal(side.shape[1]).astype(side.dtype)
     start /= np.linalg.norm(start)
-    vector = at_home(operator, start)
-    previous = namespace(vector).zeros_like(vector)
+    steps = lanczos(
+        lambda x: side.gram(x[0, :])[None, :],
+        to_device_of(operator, start)[None, :],
+        norms=lambda x: np.array([norm(x)]),
+    )
     diagonal: list[float] = []
     off_diagonal: list[float] = []
-    coupling = largest = 0.0
-    for _ in range(_LANCZOS_STEPS):
-        image = side.gram(vector)
-        diagonal.append(inner(vector, image))
+    largest = 0.0
+    for step in islice(steps, _LANCZOS_STEPS):
+        diagonal.append(float(step.diagonal[0]))
         if not np.isfinite(diagonal[-1]):
             raise FloatingPointError(f"Phi gave values that are not finite: {operator!r}")
-        image = image - diagonal[-1] * vector - coupling * previous
+        coupling = float(step.coupling[0])
         values, vectors = scipy.linalg.eigh_tridiagonal(diagonal, off_diagonal)
         largest = max(float(values[-1]), 0.0)
-        coupling = norm(image)
         if coupling * abs(vectors[-1, -1]) <= rtol * largest or coupling == 0:
             break
         off_diagonal.append(coupling)
-        previous, vector = vector, image / coupling
     return float(np.sqrt(largest))

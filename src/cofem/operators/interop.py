@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+from functools import cached_property
 from typing import Any
 
 import array_api_compat
 import numpy as np
 import scipy.sparse
 import scipy.sparse.linalg
+from scipy.sparse.linalg import LinearOperator
 
 from cofem._arrays import Array, by_parts, require_numpy
 from cofem.operators.base import Operator
@@ -35,15 +38,18 @@ class Foreign(Operator):
         )
         self.source = source
 
-    @property
-    def one_by_one(self) -> bool:
-        """Whether a batch goes through the source vector by vector, because it has no product of its own."""
-        general = scipy.sparse.linalg.LinearOperator
-        if not isinstance(self.source, general):
-            return False
-        # SciPy keeps what the constructor was given; other classes override a method.
-        given = vars(self.source).get("_CustomLinearOperator__matmat_impl", type(self.source)._matmat)
-        return given is None or given is general._matmat
+    @cached_property
+    def takes_batches(self) -> bool:
+        """Whether several vectors go through at once: not if SciPy's ``matmat`` calls ``matvec`` for each.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from scipy.sparse.linalg import aslinearoperator
+        >>> Foreign(aslinearoperator(np.eye(2))).takes_batches
+        True
+        """
+        return not _goes_one_by_one(self.source)
 
     def _forward(self, x: Array) -> Array:
         return self._apply(self.source.matmat, x, self.shape[0])
@@ -71,6 +77,26 @@ class Foreign(Operator):
 
     def _expression(self) -> str:
         return f"{type(self.source).__name__}({self.shape[0]}, {self.shape[1]})"
+
+
+def _goes_one_by_one(source: Any) -> bool:
+    """Tell whether SciPy's product with a matrix calls the product with a vector for each column."""
+    if not isinstance(source, LinearOperator) or type(source).matmat is not LinearOperator.matmat:
+        return False
+    called = False
+
+    def spy(x: np.ndarray) -> np.ndarray:
+        nonlocal called
+        called = True
+        return source.matvec(x)
+
+    try:
+        spied = copy.copy(source)
+        spied.matvec = spy
+        spied.matmat(np.zeros((source.shape[1], 2), dtype=source.dtype))
+    except Exception:  # it is asked only for advice, and the code is someone else's
+        return False
+    return called
 
 
 def as_operator(Phi: Any) -> Operator:

@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from cofem._blocks import BATCH_NUMBERS, vectors_at_once
 from cofem.operators.base import Operator
 from cofem.operators.chunked import RowChunked
-
-#: Numbers in one chunk of rows: fewer than could be read at once, since computing a kernel takes copies.
-CHUNK = 2**22
 
 
 class KernelRows(RowChunked):
@@ -48,7 +46,8 @@ class KernelRows(RowChunked):
         shape = (samples.shape[0], centres.shape[0])
         super().__init__(
             shape,
-            max(1, CHUNK // shape[1]),
+            # Fewer rows than could be read at once, since computing a kernel takes copies.
+            vectors_at_once(shape[1], BATCH_NUMBERS),
             precision=precision or np.result_type(samples.dtype, centres.dtype).name,
         )
         self.samples = samples

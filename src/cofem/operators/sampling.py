@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from cofem._arrays import (
     Array,
-    Moved,
+    DeviceCache,
     as_floating,
     as_indices,
     as_shape,
@@ -24,7 +25,6 @@ from cofem._arrays import (
     squared_modulus,
     to_numpy,
 )
-from cofem.operators.array_transforms import fold_shape, folded
 from cofem.operators.base import Operator
 from cofem.operators.facts import Facts
 
@@ -68,17 +68,16 @@ class Mask(Operator):
         else:
             length = int(np.prod(as_shape(n, "n")))
             rows = as_indices(rows, length, "rows")
-        self.rows = rows
+        self.indices = rows
         # rows = picked[position], with picked sorted and without repetitions: memory is then read in order,
         # which for random rows of a long vector is several times faster.
         self._picked, position, self._counts = np.unique(rows, return_inverse=True, return_counts=True)
         self._unique = len(self._picked) == len(rows)
         in_order = np.array_equal(self._picked, rows)
         self._position = None if in_order else position
-        self._multiplicities: dict[str, Moved] = {}
-        self._moved_rows, self._moved_picked = Moved(rows), Moved(self._picked)
-        self._moved_position = Moved(position)
-        self._folded: dict[Any, Array] = {}
+        self._multiplicities: dict[str, DeviceCache] = {}
+        self._cached_rows, self._cached_picked = DeviceCache(rows), DeviceCache(self._picked)
+        self._cached_position = DeviceCache(position)
         super().__init__(
             (len(rows), length),
             facts=Facts(
@@ -91,16 +90,16 @@ class Mask(Operator):
 
     def _forward(self, x: Array) -> Array:
         xp = namespace(x)
-        picked = xp.take(x, self._moved_picked.like(x), axis=-1)
+        picked = xp.take(x, self._cached_picked.like(x), axis=-1)
         if self._position is None:
             return picked
-        return xp.take(picked, self._moved_position.like(x), axis=-1)
+        return xp.take(picked, self._cached_position.like(x), axis=-1)
 
     def _adjoint(self, y: Array) -> Array:
         if not isinstance(y, np.ndarray):
             return self._scattered(y)
         batch = y.shape[:-1]
-        targets = self.rows
+        targets = self.indices
         if not self._unique:
             # Equal rows next to each other, then one sum for each run of them.
             together = np.take(y, self._sorting, axis=-1)
@@ -120,7 +119,7 @@ class Mask(Operator):
         xp, batch = namespace(y), y.shape[:-1]
         if is_torch(y):
             out = xp.zeros((*batch, self.shape[1]), dtype=y.dtype, device=y.device)
-            rows = self._moved_rows.like(y)
+            rows = self._cached_rows.like(y)
             return out.index_copy_(-1, rows, y) if self._unique else out.index_add_(-1, rows, y)
         if not self._unique:
             require_numpy(y, f"{self} with repeated rows")
@@ -129,39 +128,30 @@ class Mask(Operator):
         return xp.take(xp.concat([y, zero], axis=-1), self._sources.like(y), axis=-1)
 
     @cached_property
-    def _sources(self) -> Moved:
+    def _sources(self) -> DeviceCache:
         sources = np.full(self.shape[1], self.shape[0], dtype=np.intp)
-        sources[self.rows] = np.arange(self.shape[0])
-        return Moved(sources)
+        sources[self.indices] = np.arange(self.shape[0])
+        return DeviceCache(sources)
 
     @cached_property
     def _sorting(self) -> np.ndarray:
-        return np.argsort(self.rows, kind="stable")
+        return np.argsort(self.indices, kind="stable")
 
-    def _multiplicity(self, precision: str) -> Moved:
+    def _multiplicity(self, precision: str) -> DeviceCache:
         """How often each entry is picked, shape (n,): the diagonal of the Gram operator."""
         if precision not in self._multiplicities:
             multiplicity = np.zeros(self.shape[1], dtype=precision)
             multiplicity[self._picked] = self._counts
-            self._multiplicities[precision] = Moved(multiplicity)
+            self._multiplicities[precision] = DeviceCache(multiplicity)
         return self._multiplicities[precision]
 
-    def multiplicity_in_order_of_dct(self, x: Array) -> Array:
-        """How often each entry is picked, in the order in which the transform of ``x`` has them.
+    def _gram_diagonal(self) -> Callable[[str], DeviceCache]:
+        return self._multiplicity
 
-        Examples
-        --------
-        In a short transform, the even entries come first and the odd ones backwards after them:
+    def _take_rows(self, indices: np.ndarray) -> Operator:
+        return Mask(self.indices[indices], self.shape[1])
 
-        >>> import numpy as np
-        >>> Mask([0, 1, 1, 1, 2, 2], 4).multiplicity_in_order_of_dct(np.zeros(4))
-        array([[1., 2., 0., 3.]])
-        """
-        weights = self._multiplicity(precision_of(x)).like(x)
-        key = (precision_of(x), type(x), array_api_compat.device(x), fold_shape(x))
-        if key not in self._folded:
-            self._folded[key] = folded(weights, x)
-        return self._folded[key]
+    _picked_again = _take_rows
 
     def _gram(self, x: Array) -> Array:
         return x * self._multiplicity(precision_of(x)).like(x)
@@ -254,16 +244,16 @@ class Diagonal(Operator):
             ),
         )
         self.d = d
-        self._moved = Moved(d)
+        self._cached = DeviceCache(d)
 
-    def _home(self) -> Array | None:
-        return None if isinstance(self.d, np.ndarray) else self.d
+    def _device_array(self) -> Array | None:
+        return self._cached.device_array
 
     def _forward(self, x: Array) -> Array:
-        return x * self._moved.like(x)
+        return x * self._cached.like(x)
 
     def _adjoint(self, y: Array) -> Array:
-        return y * conj(self._moved.like(y))
+        return y * conj(self._cached.like(y))
 
     def _abs2(self) -> Operator:
         return Diagonal(squared_modulus(self.d))

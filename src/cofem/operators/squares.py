@@ -6,12 +6,10 @@ from collections.abc import Callable
 from math import prod
 
 import numpy as np
-import scipy.fft
 
-from cofem._arrays import Array, by_parts, namespace, number_like, take
-from cofem.operators import array_transforms
+from cofem._arrays import Array, by_parts, namespace, take
 from cofem.operators.base import Operator
-from cofem.operators.fourier import fft_workers, flatten, unflatten
+from cofem.operators.transforms import dispatch
 
 
 class Constant(Operator):
@@ -81,72 +79,36 @@ class SquaredDCT(Operator):
         self.signal_shape = signal_shape
 
     def _forward(self, x: Array) -> Array:
-        if not isinstance(x, np.ndarray):
-            return array_transforms.along_axes(_squared_dct_anywhere, x, self.signal_shape)
         return self._along_each_axis(_squared_dct, x)
 
     def _adjoint(self, y: Array) -> Array:
-        if not isinstance(y, np.ndarray):
-            return array_transforms.along_axes(_squared_dct_transposed_anywhere, y, self.signal_shape)
         return self._along_each_axis(_squared_dct_transposed, y)
 
-    def _along_each_axis(self, apply: Callable[[np.ndarray], np.ndarray], x: Array) -> np.ndarray:
-        n_axes = len(self.signal_shape)
-        signals = unflatten(x, self.signal_shape, str(self))
-        for axis in range(-n_axes, 0):
-            signals = np.moveaxis(apply(np.moveaxis(signals, axis, -1)), -1, axis)
-        return flatten(signals, n_axes)
+    def _along_each_axis(self, apply: Callable[[Array], Array], x: Array) -> Array:
+        if len(self.signal_shape) == 1:
+            return apply(x)
+        xp = namespace(x)
+        signals = xp.reshape(x, (*x.shape[:-1], *self.signal_shape))
+        for axis in range(-len(self.signal_shape), 0):
+            signals = xp.moveaxis(apply(xp.moveaxis(signals, axis, -1)), -1, axis)
+        return xp.reshape(signals, x.shape)
 
 
-def _squared_dct(x: np.ndarray) -> np.ndarray:
-    n = x.shape[-1]
-    # scipy's unnormalised transform is twice the sum of cosines; entry n is zero by symmetry.
-    cosines = np.concatenate(
-        [0.5 * scipy.fft.dct(x, workers=fft_workers(x, 1)), np.zeros_like(x[..., :1])], -1
-    )
-    doubled = 2 * np.arange(n)
-    folded = np.where(doubled <= n, doubled, 2 * n - doubled)
-    result = cosines[..., folded]
-    result[..., doubled > n] *= -1
-    result += x.sum(axis=-1, keepdims=True)
-    result[..., 0] /= 2
-    return result / n
-
-
-def _squared_dct_transposed(y: np.ndarray) -> np.ndarray:
-    n = y.shape[-1]
-    amplitudes = np.zeros_like(y)
-    even = np.arange(2, n, 2)
-    # Frequency m collects the coefficient whose double is m and the one whose double folds back to m.
-    amplitudes[..., even] = y[..., even // 2] - y[..., n - even // 2]
-    # scipy's unnormalised type III counts every frequency but the zeroth twice.
-    cosines = 0.5 * scipy.fft.dct(amplitudes, type=3, workers=fft_workers(y, 1))
-    return (cosines + y.sum(axis=-1, keepdims=True)) / n
-
-
-def _squared_dct_anywhere(x: Array) -> Array:
-    """Do what `_squared_dct` does, on any array library."""
+def _squared_dct(x: Array) -> Array:
     xp, n = namespace(x), x.shape[-1]
-    cosines = array_transforms.dct(x) * number_like(x, (n / 2) ** 0.5)
-    cosines[..., 0] *= 2**0.5
-    cosines = xp.concat([cosines, xp.zeros_like(x[..., :1])], axis=-1)
-    doubled = 2 * np.arange(n)
-    sign = xp.ones_like(x)
-    sign[..., n // 2 + 1 :] *= -1
-    result = take(cosines, np.where(doubled <= n, doubled, 2 * n - doubled), axis=-1) * sign
+    result = dispatch.cosine_sums_at_even_frequencies(x)
     result += xp.sum(x, axis=-1, keepdims=True)
     result[..., 0] /= 2
     return result / n
 
 
-def _squared_dct_transposed_anywhere(y: Array) -> Array:
-    """Do what `_squared_dct_transposed` does, on any array library."""
+def _squared_dct_transposed(y: Array) -> Array:
     xp, n = namespace(y), y.shape[-1]
     amplitudes = xp.zeros_like(y)
     n_even = (n - 1) // 2
+    # Frequency m collects the coefficient whose double is m and the one whose double folds back to m.
     amplitudes[..., 2::2] = y[..., 1 : n_even + 1] - xp.flip(y[..., n - n_even :], axis=-1)
-    cosines = array_transforms.idct(amplitudes) * number_like(y, (n / 2) ** 0.5)
-    return (cosines + xp.sum(y, axis=-1, keepdims=True)) / n
+    return (dispatch.cosine_series(amplitudes) + xp.sum(y, axis=-1, keepdims=True)) / n
 
 
 class SquaredHartley(Operator):
@@ -176,17 +138,9 @@ class SquaredHartley(Operator):
         return self._forward(y)  # the matrix is symmetric
 
     def _apply(self, x: Array) -> Array:
-        n_axes = len(self.signal_shape)
-        if not isinstance(x, np.ndarray):
-            xp = namespace(x)
-            sines = xp.imag(array_transforms.fourier(x, self.signal_shape)) * -(self.shape[0] ** 0.5)
-            sines = xp.reshape(sines, (*x.shape[:-1], *self.signal_shape))
-            for axis, n in enumerate(self.signal_shape, -n_axes):
-                sines = take(sines, 2 * np.arange(n) % n, axis=axis)
-            return (xp.reshape(sines, x.shape) + xp.sum(x, axis=-1, keepdims=True)) / self.shape[0]
-        signals = unflatten(x, self.signal_shape, str(self))
-        axes = range(-n_axes, 0)
-        sines = -scipy.fft.fftn(signals, axes=axes, workers=fft_workers(signals, n_axes)).imag
-        for axis, n in zip(axes, self.signal_shape, strict=True):
-            sines = np.take(sines, 2 * np.arange(n) % n, axis=axis)
-        return (flatten(sines, n_axes) + x.sum(axis=-1, keepdims=True)) / self.shape[0]
+        xp = namespace(x)
+        sines = dispatch.sine_sums(x, self.signal_shape)
+        sines = xp.reshape(sines, (*x.shape[:-1], *self.signal_shape))
+        for axis, n in enumerate(self.signal_shape, -len(self.signal_shape)):
+            sines = take(sines, 2 * np.arange(n) % n, axis=axis)
+        return (xp.reshape(sines, x.shape) + xp.sum(x, axis=-1, keepdims=True)) / self.shape[0]

@@ -8,9 +8,10 @@ from operator import add as plus
 
 import numpy as np
 
-from cofem._arrays import Array, namespace
+from cofem._arrays import Array, namespace, take
 from cofem.operators.base import Operator
-from cofem.operators.compose import agreed_groups, common_home, common_precision
+from cofem.operators.compose import agreed_groups, common_device_array, common_precision
+from cofem.operators.entries import like_entries_of
 from cofem.operators.facts import Facts
 
 
@@ -26,8 +27,11 @@ class Stack(Operator):
         )
         self.parts = tuple(parts)
 
-    def _home(self) -> Array | None:
-        return common_home(self.parts)
+    def _parts(self) -> tuple[Operator, ...]:
+        return self.parts
+
+    def _device_array(self) -> Array | None:
+        return common_device_array(self.parts)
 
     def _forward(self, x: Array) -> Array:
         return namespace(x).concat([op._forward(x) for op in self.parts], axis=-1)
@@ -40,6 +44,24 @@ class Stack(Operator):
 
     def _gram(self, x: Array) -> Array:
         return reduce(plus, (op._gram(x) for op in self.parts))
+
+    def _local_gram(self, indices: np.ndarray) -> Array:
+        return reduce(plus, (like_entries_of(self, op._local_gram(indices)) for op in self.parts))
+
+    def _columns(self, indices: np.ndarray) -> Array:
+        pieces = [like_entries_of(self, op._columns(indices)) for op in self.parts]
+        return namespace(pieces[0]).concat(pieces, axis=-1)
+
+    def _rows(self, indices: np.ndarray) -> Array:
+        ends = np.cumsum([op.shape[0] for op in self.parts])
+        owner = np.searchsorted(ends, indices, side="right")
+        pieces = []
+        for k in np.unique(owner):
+            local = indices[owner == k] - (ends[k] - self.parts[k].shape[0])
+            pieces.append(like_entries_of(self, self.parts[k]._rows(local)))
+        # The pieces are in the order of the parts.
+        order = np.argsort(np.argsort(owner, kind="stable"))
+        return take(namespace(pieces[0]).concat(pieces), order, axis=0)
 
     def _abs2(self) -> Operator | None:
         squares = [op.abs2() for op in self.parts]
@@ -135,8 +157,11 @@ class BlockDiagonal(Operator):
         )
         self.parts = tuple(parts)
 
-    def _home(self) -> Array | None:
-        return common_home(self.parts)
+    def _parts(self) -> tuple[Operator, ...]:
+        return self.parts
+
+    def _device_array(self) -> Array | None:
+        return common_device_array(self.parts)
 
     def _apply(self, name: str, x: Array, axis: int) -> Array:
         ends = np.cumsum([op.shape[axis] for op in self.parts]).tolist()

@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 import pywt
-import scipy.fft
 
-from cofem._arrays import Array, as_shape, by_parts
+from cofem._arrays import Array, as_shape, by_parts, require_numpy
 from cofem.operators.base import Operator
 from cofem.operators.facts import Facts
-from cofem.operators.fourier import fft_workers, flatten, unflatten
+from cofem.operators.transforms import dispatch
 
 _MODE = "periodization"
 
@@ -100,25 +99,25 @@ class Wavelet(Operator):
         return tuple(bands)
 
     def _forward(self, x: Array) -> Array:
-        approximation = unflatten(x, self.signal_shape, str(self))
+        approximation = _unflatten(x, self.signal_shape, str(self))
         pieces: list[np.ndarray] = []
         for _ in range(self.level):
             bands = pywt.dwtn(approximation, self.wavelet, _MODE, axes=self._axes)
             approximation = bands[self._approximation]
             pieces = [bands[name] for name in self._details] + pieces
         return np.concatenate(
-            [flatten(piece, len(self._axes)) for piece in [approximation, *pieces]], axis=-1
+            [_flatten(piece, len(self._axes)) for piece in [approximation, *pieces]], axis=-1
         )
 
     def _adjoint(self, y: Array) -> Array:
-        pieces = [unflatten(y[..., band.start : band.stop], band.shape, str(self)) for band in self.bands]
+        pieces = [_unflatten(y[..., band.start : band.stop], band.shape, str(self)) for band in self.bands]
         approximation = pieces.pop(0)
         while pieces:
             bands = {self._approximation: approximation}
             for name in self._details:
                 bands[name] = pieces.pop(0)
             approximation = pywt.idwtn(bands, self._reversed, _MODE, axes=self._axes)
-        return flatten(approximation, len(self._axes))
+        return _flatten(approximation, len(self._axes))
 
     def _abs2(self) -> Operator:
         return SquaredWavelet(self)
@@ -158,14 +157,13 @@ class SquaredWavelet(Operator):
         """Spectra of the squared atom of each band, one along the first axis for each."""
         bands = self.transform.bands
         atoms = self.transform.H.columns([band.start for band in bands])
-        return self._spectrum(unflatten(atoms**2, self.transform.signal_shape, str(self)))
+        return self._spectrum(_unflatten(atoms**2, self.transform.signal_shape, str(self)))
 
     def _spectrum(self, signals: np.ndarray) -> np.ndarray:
-        return scipy.fft.rfftn(signals, axes=self._axes, workers=fft_workers(signals, len(self._axes)))
+        return dispatch.padded_spectrum(signals, self.transform.signal_shape, real=True)
 
     def _signals(self, spectra: np.ndarray) -> np.ndarray:
-        shape = self.transform.signal_shape
-        return scipy.fft.irfftn(spectra, s=shape, axes=self._axes, workers=fft_workers(spectra, len(shape)))
+        return dispatch.from_spectrum(spectra, self.transform.signal_shape, real=True)
 
     def _every(self, stride: int) -> tuple[Any, ...]:
         return (..., *(slice(None, None, stride) for _ in self._axes))
@@ -177,9 +175,9 @@ class SquaredWavelet(Operator):
         return by_parts(self._convolve, y)
 
     def _correlate(self, x: np.ndarray) -> np.ndarray:
-        spectrum = self._spectrum(unflatten(x, self.transform.signal_shape, str(self)))
+        spectrum = self._spectrum(_unflatten(x, self.transform.signal_shape, str(self)))
         pieces = [
-            flatten(self._signals(spectrum * np.conj(of_band))[self._every(band.stride)], len(self._axes))
+            _flatten(self._signals(spectrum * np.conj(of_band))[self._every(band.stride)], len(self._axes))
             for band, of_band in zip(self.transform.bands, self._spectra, strict=True)
         ]
         return np.concatenate(pieces, axis=-1).astype(x.dtype, copy=False)
@@ -188,11 +186,22 @@ class SquaredWavelet(Operator):
         total: Any = 0
         for band, of_band in zip(self.transform.bands, self._spectra, strict=True):
             spread = np.zeros((*y.shape[:-1], *self.transform.signal_shape), dtype=y.dtype)
-            spread[self._every(band.stride)] = unflatten(
+            spread[self._every(band.stride)] = _unflatten(
                 y[..., band.start : band.stop], band.shape, str(self)
             )
             total = total + self._spectrum(spread) * of_band
-        return flatten(self._signals(total), len(self._axes)).astype(y.dtype, copy=False)
+        return _flatten(self._signals(total), len(self._axes)).astype(y.dtype, copy=False)
+
+
+def _unflatten(x: Array, shape: tuple[int, ...], user: str) -> np.ndarray:
+    """Return vectors (..., D) as arrays (..., *shape), where D is the size of ``shape``."""
+    require_numpy(x, user)
+    return x.reshape(*x.shape[:-1], *shape)
+
+
+def _flatten(x: np.ndarray, n_axes: int) -> np.ndarray:
+    """Return the last ``n_axes`` axes of ``x`` as one, in C order."""
+    return x.reshape(*x.shape[:-n_axes], prod(x.shape[-n_axes:]))
 
 
 def _discrete_wavelet(wavelet: Any) -> pywt.Wavelet:

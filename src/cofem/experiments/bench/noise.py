@@ -163,7 +163,7 @@ def unseen(kind: str, case: problems.Case, rng: np.random.Generator) -> tuple[An
     if kind == "dense":
         new: Any = rng.standard_normal((NEW_ROWS, D))
     else:
-        left = np.setdiff1d(np.arange(D), case.Phi.factors[0].rows)
+        left = np.setdiff1d(np.arange(D), case.Phi.factors[0].indices)
         new = Mask(np.sort(rng.choice(left, NEW_ROWS, replace=False)), D) @ DCT(D).T
     return new, cofem.as_operator(new) @ case.z + case.noise_std * rng.standard_normal(NEW_ROWS)
 

@@ -8,7 +8,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from cofem._arrays import BLOCK, Array, inner, is_complex, namespace
+from cofem._arrays import Array, inner, is_complex, namespace
+from cofem._blocks import CACHE_BLOCK, blocks
 from cofem._packing import packable
 from cofem.linalg.build import right_hand_sides_at_once
 from cofem.linalg.diagonals.base import (
@@ -282,8 +283,7 @@ def squared_error(ratios: Sequence[Array], weight: Array) -> tuple[float, float]
     k, size = len(ratios), ratios[0].shape[0]
     xp = namespace(ratios[0])
     mean = square = 0.0
-    for start in range(0, size, BLOCK):
-        block = slice(start, min(start + BLOCK, size))
+    for block in blocks(size, CACHE_BLOCK):
         deviation = weight[block] * (xp.stack([ratio[block] for ratio in ratios]) - 1.0)
         total = xp.sum(deviation, axis=0, dtype=xp.float64)
         # All ordered pairs of different probes: (sum)^2 minus the squares.
@@ -296,8 +296,7 @@ def squared_error(ratios: Sequence[Array], weight: Array) -> tuple[float, float]
 def _mean_square_share(alpha: Array, variance: Array, weight: Array) -> float:
     """Return the mean of ``(weight gamma)^2``, where ``gamma = 1 - alpha s``."""
     size, total = alpha.shape[0], 0.0
-    for start in range(0, size, BLOCK):
-        block = slice(start, min(start + BLOCK, size))
+    for block in blocks(size, CACHE_BLOCK):
         part = weight[block] * (1 - alpha[block] * variance[block])
         total += inner(part, part)
     return max(total / size, 1e-300)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import scipy.fft
 
-from cofem.operators import DCT, long_transforms, transforms
-from cofem.operators.long_transforms import dct_long, fold, idct_long, pays
+from cofem.operators import DCT
+from cofem.operators.transforms import dispatch, long_lines
+from cofem.operators.transforms.long_lines import dct_long, fold, idct_long, pays
 
 BOTH = [(dct_long, scipy.fft.dct), (idct_long, scipy.fft.idct)]
 SHORT = [2, 4, 8, 12, 16, 36, 60, 128, 480]
@@ -153,7 +154,7 @@ def test_factors_are_balanced_and_the_first_is_even() -> None:
 
 
 def test_tables_take_one_vector_and_cannot_be_changed() -> None:
-    tables = long_transforms._tables(2**18, "float32")
+    tables = long_lines._tables(2**18, "float32")
     arrays = (tables.twiddle, tables.forward_turn, tables.backward_turn)
     assert sum(a.nbytes for a in arrays) < 1.1 * 2**18 * 4
     assert not any(a.flags.writeable for a in arrays)
@@ -172,7 +173,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return record
 
     for function in (dct_long, idct_long):
-        monkeypatch.setattr(transforms, function.__name__, recorded(function))
+        monkeypatch.setattr(dispatch, function.__name__, recorded(function))
     return names
 
 

@@ -26,7 +26,8 @@ import numpy as np
 import scipy.fft
 
 from cofem._arrays import Array
-from cofem.operators.fourier import fft_workers
+from cofem._blocks import CACHE_BLOCK, blocks, vectors_at_once
+from cofem.operators.transforms.scipy_lines import fft_workers
 
 # From these lengths on a folded transform is the faster one in both directions, measured on two cores. In
 # double precision the vector units hold only two numbers, so that there is less to gain.
@@ -37,8 +38,6 @@ _MIN_BATCH = {"float32": 4, "float64": 2}
 # Rows that lie a power of two apart compete for the same few places in the cache; this many numbers more,
 # and they do not.
 _PADDING = 16
-# The table is computed in double precision, this many numbers at a time.
-_TABLE_BLOCK = 2**16
 
 
 def dct_long(x: np.ndarray, overwrite_x: bool = False) -> np.ndarray:
@@ -69,7 +68,7 @@ def dct_long(x: np.ndarray, overwrite_x: bool = False) -> np.ndarray:
     n1, n2 = tables.n1, tables.n2
     half = n1 // 2
     padded = np.empty((n1, n2 + _PADDING), dtype=x.real.dtype)[:, :n2]
-    workers = fft_workers(tables.twiddle, 1)
+    workers = fft_workers(tables.twiddle.shape)
     x, result = _input_and_result(x, overwrite_x)
     for signal, coefficients in _real_lines(x, result):
         even, odd = _even_and_odd(signal, n1, n2)
@@ -113,7 +112,7 @@ def idct_long(x: np.ndarray, overwrite_x: bool = False) -> np.ndarray:
     n1, n2 = tables.n1, tables.n2
     half = n1 // 2
     spectrum = np.empty((n2, half + 1), dtype=tables.twiddle.dtype)
-    workers = fft_workers(tables.twiddle, 1)
+    workers = fft_workers(tables.twiddle.shape)
     x, result = _input_and_result(x, overwrite_x)
     # The last sweep goes in two parts, of a width that is no power of two either.
     width = n2 // 2 + _PADDING
@@ -200,12 +199,11 @@ def _tables(n: int, precision: str) -> _Tables:
     quarters = 4 * np.arange(n2)[:, None] + 1
     frequencies = np.arange(n1 // 2 + 1)
     twiddle = np.empty((n2, n1 // 2 + 1), dtype=dtype)
-    rows = max(_TABLE_BLOCK // n1, 1)
-    for start in range(0, n2, rows):
+    for rows in blocks(n2, vectors_at_once(n1, CACHE_BLOCK)):  # in double precision, whatever the table's
         # The product of whole numbers is exact, so the angle is rounded once however long the signal.
-        angles = quarters[start : start + rows] * frequencies * (np.pi / (2 * n))
-        twiddle[start : start + rows].real = np.cos(angles)
-        twiddle[start : start + rows].imag = -np.sin(angles)
+        angles = quarters[rows] * frequencies * (np.pi / (2 * n))
+        twiddle[rows].real = np.cos(angles)
+        twiddle[rows].imag = -np.sin(angles)
     turn = np.exp(-0.5j * np.pi * np.arange(n2)[:, None] / n2)
     return _Tables(
         n1,

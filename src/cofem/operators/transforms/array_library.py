@@ -1,9 +1,9 @@
 """Cosine and Fourier transforms on any array library, through the fast Fourier transform it has.
 
-The cosine transform is written as in `cofem.operators.long_transforms`, whose notation is used here: the
-Fourier transform of the even samples followed by the odd ones in reverse, turned by a phase. A line of n
-numbers may be folded into n1 rows of n2. On a processor PyTorch plans every transform anew, which for a long
-line takes more time than the transform itself; two sweeps of short ones need hardly any plan.
+The cosine transform is written as in `long_lines`, whose notation is used here: the Fourier transform of the
+even samples followed by the odd ones in reverse, turned by a phase. A line of n numbers may be folded into n1
+rows of n2. On a processor PyTorch plans every transform again, which for a long line takes more time than the
+transform itself; two sweeps of short ones need hardly any plan.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import array_api_compat
 import numpy as np
 
 from cofem._arrays import Array, by_parts, is_complex, is_torch, multiply_into, namespace, precision_of
-from cofem.operators.long_transforms import fold
+from cofem.operators.transforms.long_lines import fold
 
 # From this length on folding a single line was the faster way, measured on one core. Several lines share one
 # plan and are faster as they are.

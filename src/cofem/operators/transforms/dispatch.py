@@ -1,0 +1,246 @@
+"""Transforms of arrays of any library: each function picks the fastest route for the array it is given.
+
+Vectors ``(..., D)`` hold arrays of one shape, flattened in C order, where D is the size of the shape. Results
+are of the library and on the device of the input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import array_api_compat
+import numpy as np
+import scipy.fft
+
+from cofem._arrays import Array, DeviceCache, namespace, number_like, precision_of, take
+from cofem.operators.transforms import array_library
+from cofem.operators.transforms.long_lines import dct_long, idct_long, pays
+from cofem.operators.transforms.scipy_lines import fft_workers
+
+Shape = tuple[int, ...]
+
+
+def dct(x: Array, shape: Shape, axes: Shape | None = None, overwrite_x: bool = False) -> Array:
+    """Orthonormal cosine transform (type II).
+
+    Parameters
+    ----------
+    x : array of shape (..., D)
+        Vectors, real or complex.
+    shape : tuple of int
+        Shape of the arrays that they flatten.
+    axes : tuple of int, optional
+        Axes to transform along, counted from the last; all by default.
+    overwrite_x : bool
+        If True, the contents of ``x`` may be destroyed.
+
+    Returns
+    -------
+    array of shape (..., D)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> dct(np.ones(4), (4,))
+    array([2., 0., 0., 0.])
+    """
+    if not isinstance(x, np.ndarray):
+        return array_library.along_axes(array_library.dct, x, shape, axes)
+    if len(shape) == 1 and pays(x):
+        return dct_long(x, overwrite_x)
+    return _by_scipy(scipy.fft.dctn, x, shape, axes, norm="ortho", overwrite_x=overwrite_x)
+
+
+def idct(x: Array, shape: Shape, axes: Shape | None = None, overwrite_x: bool = False) -> Array:
+    """Inverse, and transpose, of `dct`, with the same parameters.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> idct(np.array([2.0, 0.0, 0.0, 0.0]), (4,))
+    array([1., 1., 1., 1.])
+    """
+    if not isinstance(x, np.ndarray):
+        return array_library.along_axes(array_library.idct, x, shape, axes)
+    if len(shape) == 1 and pays(x):
+        return idct_long(x, overwrite_x)
+    return _by_scipy(scipy.fft.idctn, x, shape, axes, norm="ortho", overwrite_x=overwrite_x)
+
+
+def fft(x: Array, shape: Shape, overwrite_x: bool = False) -> Array:
+    """Orthonormal Fourier transform along all axes, with the parameters of `dct`; complex.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> np.abs(fft(np.ones(4), (2, 2)))
+    array([2., 0., 0., 0.])
+    """
+    if not isinstance(x, np.ndarray):
+        return array_library.fourier(x, shape)
+    return _by_scipy(scipy.fft.fftn, x, shape, norm="ortho", overwrite_x=overwrite_x)
+
+
+def ifft(x: Array, shape: Shape, overwrite_x: bool = False) -> Array:
+    """Inverse of `fft`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> ifft(fft(np.ones(4), (4,)), (4,)).real
+    array([1., 1., 1., 1.])
+    """
+    if not isinstance(x, np.ndarray):
+        return array_library.fourier(x, shape, inverse=True)
+    return _by_scipy(scipy.fft.ifftn, x, shape, norm="ortho", overwrite_x=overwrite_x)
+
+
+def cosine_sums_at_even_frequencies(x: Array) -> Array:
+    """Return ``sum_i x_i cos(pi 2k (2i + 1) / 2n)`` for k = 0..n-1, along the last axis.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> cosine_sums_at_even_frequencies(np.ones(4))
+    array([4., 0., 0., 0.])
+    """
+    xp, n = namespace(x), x.shape[-1]
+    # The sum at frequency n is zero by symmetry; beyond it they fold back with a change of sign.
+    sums = xp.concat([_cosine_sums(x), xp.zeros_like(x[..., :1])], axis=-1)
+    doubled = 2 * np.arange(n)
+    places = np.where(doubled <= n, doubled, 2 * n - doubled)
+    # Two ways, because the memory layout of the result decides how later sums along an axis are rounded.
+    result = sums[..., places] if isinstance(x, np.ndarray) else take(sums, places, axis=-1)
+    result[..., n // 2 + 1 :] *= -1
+    return result
+
+
+def _cosine_sums(x: Array) -> Array:
+    """Return ``sum_i x_i cos(pi k (2i + 1) / 2n)`` for k = 0..n-1, along the last axis."""
+    if isinstance(x, np.ndarray):  # SciPy gives twice the sum
+        return 0.5 * scipy.fft.dct(x, workers=fft_workers(x.shape))
+    sums = array_library.dct(x) * number_like(x, (x.shape[-1] / 2) ** 0.5)
+    sums[..., 0] *= 2**0.5
+    return sums
+
+
+def cosine_series(amplitudes: Array) -> Array:
+    """Return ``sum_k a_k cos(pi k (2i + 1) / 2n)`` for i = 0..n-1, along the last axis; ``a_0`` must be 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> np.allclose(cosine_series(np.array([0.0, 1.0])), np.cos([np.pi / 4, 3 * np.pi / 4]))
+    True
+    """
+    n = amplitudes.shape[-1]
+    if isinstance(amplitudes, np.ndarray):  # type III counts every frequency but the zeroth twice
+        return 0.5 * scipy.fft.dct(amplitudes, type=3, workers=fft_workers(amplitudes.shape))
+    return array_library.idct(amplitudes) * number_like(amplitudes, (n / 2) ** 0.5)
+
+
+def sine_sums(x: Array, shape: Shape) -> Array:
+    """Return ``sum_i x_i sin(2 pi <k, i>)`` over all axes, for real ``x``; k and i relative to the shape.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> sine_sums(np.array([0.0, 1.0, 0.0, 0.0]), (4,)) + 0.0
+    array([ 0.,  1.,  0., -1.])
+    """
+    if isinstance(x, np.ndarray):
+        return -_by_scipy(scipy.fft.fftn, x, shape).imag
+    return namespace(x).imag(array_library.fourier(x, shape)) * -(prod(shape) ** 0.5)
+
+
+def padded_spectrum(x: Array, shape: Shape, real: bool) -> Array:
+    """Fourier transform of arrays along their last axes, padded with zeros to a shape.
+
+    Parameters
+    ----------
+    x : array
+        Arrays with as many axes as ``shape``, not longer along any of them.
+    shape : tuple of int
+        Padded shape.
+    real : bool
+        For real arrays, return only the half that is enough.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> padded_spectrum(np.ones(2), (4,), real=True)
+    array([2.+0.j, 1.-1.j, 0.+0.j])
+    """
+    if not isinstance(x, np.ndarray):
+        return array_library.padded_fourier(x, shape, real)
+    axes = _last_axes(shape)
+    transform = scipy.fft.rfftn if real else scipy.fft.fftn
+    return transform(x, s=shape, axes=axes, workers=fft_workers(x.shape, axes))
+
+
+def from_spectrum(spectra: Array, shape: Shape, real: bool) -> Array:
+    """Inverse of `padded_spectrum`, in the padded shape; the contents of ``spectra`` may be destroyed.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from_spectrum(padded_spectrum(np.ones(2), (4,), real=True), (4,), real=True)
+    array([1., 1., 0., 0.])
+    """
+    if not isinstance(spectra, np.ndarray):
+        return array_library.padded_inverse(spectra, shape, real)
+    axes = _last_axes(shape)
+    inverse = scipy.fft.irfftn if real else scipy.fft.ifftn
+    workers = fft_workers((*spectra.shape[: -len(shape)], *shape), axes)
+    return inverse(spectra, s=shape, axes=axes, workers=workers, overwrite_x=True)
+
+
+class WeightedDCT:
+    """The map ``x -> dct(weights * idct(x))`` of vectors, without putting the signal in order in between.
+
+    Weights are put in the order of the signal once for each layout, and kept.
+
+    Parameters
+    ----------
+    weights : callable
+        From ``"float32"`` or ``"float64"`` to the weights of shape (D,) in that precision.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> double = WeightedDCT(lambda precision: DeviceCache(np.full(4, 2.0, precision)))
+    >>> double(np.arange(4.0)).round(12) + 0.0
+    array([0., 2., 4., 6.])
+    """
+
+    def __init__(self, weights: Callable[[str], DeviceCache]) -> None:
+        self._weights = weights
+        self._folded: dict[Any, Array] = {}
+
+    def pays(self, x: Array) -> bool:
+        """Tell whether this is faster on ``x`` than one transform after the other: not on NumPy."""
+        return not isinstance(x, np.ndarray)
+
+    def __call__(self, x: Array) -> Array:
+        """Return the result for every vector along the last axis."""
+        precision = precision_of(x)
+        key = (precision, type(x), array_api_compat.device(x), array_library.fold_shape(x))
+        if key not in self._folded:
+            self._folded[key] = array_library.folded(self._weights(precision).like(x), x)
+        return array_library.dct_around(self._folded[key], x)
+
+
+def _last_axes(shape: Shape) -> Shape:
+    return tuple(range(-len(shape), 0))
+
+
+def _by_scipy(
+    transform: Callable, x: np.ndarray, shape: Shape, axes: Shape | None = None, **options: Any
+) -> np.ndarray:
+    """Apply a function of scipy.fft to the arrays that vectors flatten."""
+    axes = _last_axes(shape) if axes is None else axes
+    signals = x.reshape(*x.shape[:-1], *shape)
+    workers = fft_workers(signals.shape, axes)
+    return transform(signals, axes=axes, workers=workers, **options).reshape(x.shape)
