@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import array_api_compat
 import numpy as np
@@ -18,8 +18,18 @@ from cofem.operators import entries
 from cofem.operators.entries import StoredMatrix
 from cofem.operators.facts import Facts
 
-if TYPE_CHECKING:
-    from cofem.operators.transforms.dispatch import WeightedDCT
+#: Weights of shape (D,) by precision, "float32" or "float64".
+Weights = Callable[[str], DeviceCache]
+
+
+class FusedGram(Protocol):
+    """A Gram operator of two factors in one go."""
+
+    def pays(self, x: Array) -> bool:
+        """Tell whether it is faster on ``x`` than one factor after the other."""
+
+    def __call__(self, x: Array) -> Array:
+        """Return the Gram operator applied to every vector along the last axis."""
 
 
 class Operator(ABC):
@@ -150,15 +160,15 @@ class Operator(ABC):
     def _gram(self, x: Array) -> Array:
         return self._adjoint_overwriting(self._forward(x))
 
-    def _gram_diagonal(self) -> Callable[[str], DeviceCache] | None:
+    def _gram_diagonal(self) -> Weights | None:
         """Return the diagonal of ``Phi^H Phi`` by precision, where that is diagonal, else None."""
         return None
 
-    def _gram_between(self, weights: Callable[[str], DeviceCache]) -> WeightedDCT | None:
+    def _gram_between(self, weights: Weights) -> FusedGram | None:
         """Return a faster way to ``Phi^H diag(weights) Phi x`` than one after the other, if there is one."""
         return None
 
-    def _adjoint_gram_between(self, weights: Callable[[str], DeviceCache]) -> WeightedDCT | None:
+    def _adjoint_gram_between(self, weights: Weights) -> FusedGram | None:
         """Return the same for ``Phi^H`` in place of ``Phi``."""
         return None
 

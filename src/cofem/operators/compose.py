@@ -7,21 +7,17 @@ need not.
 from __future__ import annotations
 
 import cmath
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property, reduce
 from itertools import pairwise
 from operator import add as plus
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cofem._arrays import Array, DeviceCache, conj, namespace, take
-from cofem.operators.base import Operator
+from cofem._arrays import Array, conj, namespace, take
+from cofem.operators.base import FusedGram, Operator, Weights
 from cofem.operators.entries import StoredMatrix, like_entries_of, to_device_of
 from cofem.operators.facts import Facts
-
-if TYPE_CHECKING:
-    from cofem.operators.transforms.dispatch import WeightedDCT
 
 
 def common_precision(operators: Sequence[Operator]) -> str | None:
@@ -72,10 +68,10 @@ class Adjoint(Operator):
     def _parts(self) -> tuple[Operator, ...]:
         return (self.operator,)
 
-    def _gram_between(self, weights: Callable[[str], DeviceCache]) -> WeightedDCT | None:
+    def _gram_between(self, weights: Weights) -> FusedGram | None:
         return self.operator._adjoint_gram_between(weights)
 
-    def _adjoint_gram_between(self, weights: Callable[[str], DeviceCache]) -> WeightedDCT | None:
+    def _adjoint_gram_between(self, weights: Weights) -> FusedGram | None:
         return self.operator._gram_between(weights)
 
     def _columns(self, indices: np.ndarray) -> Array:
@@ -249,7 +245,7 @@ class Product(Operator):
         return common_device_array(self.factors)
 
     @cached_property
-    def _fused_gram(self) -> WeightedDCT | None:
+    def _fused_gram(self) -> FusedGram | None:
         """A faster way to the Gram operator than one factor after the other."""
         if len(self.factors) != 2:
             return None

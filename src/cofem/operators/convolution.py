@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import scipy.fft
+from scipy.fft import next_fast_len
 
 from cofem._arrays import (
     Array,
@@ -110,7 +110,7 @@ class Convolution(Operator):
             return
         full = tuple(n + k - 1 for n, k in sizes)
         is_real = not np.iscomplexobj(self.kernel)
-        self._padded_shape = tuple(scipy.fft.next_fast_len(n, real=is_real) for n in full)
+        self._padded_shape = tuple(next_fast_len(n, real=is_real) for n in full)
         if self.output == "full":
             self._output_shape = full
             self._origin = (0,) * len(sizes)
@@ -124,7 +124,7 @@ class Convolution(Operator):
         # With its origin at index 0 the result starts at index 0 as well; what lies before wraps around into
         # the padding, which is long enough.
         padded = np.roll(padded, [-origin for origin in self._origin], axis=self._axes)
-        return scipy.fft.fftn(padded) if self.is_complex else scipy.fft.rfftn(padded)
+        return dispatch.padded_spectrum(padded, self._padded_shape, real=not self.is_complex)
 
     def _forward(self, x: Array) -> Array:
         return self._filter(x, self.signal_shape, self._response("forward", x), self._output_shape)

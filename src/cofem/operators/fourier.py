@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 from typing import Any
 
-from cofem._arrays import Array, DeviceCache, as_shape, by_parts, namespace
-from cofem.operators.base import Operator
+from cofem._arrays import Array, as_shape, by_parts, namespace
+from cofem.operators.base import FusedGram, Operator, Weights
 from cofem.operators.facts import Facts
 from cofem.operators.squares import Constant, SquaredDCT, SquaredHartley
 from cofem.operators.transforms import dispatch
@@ -59,7 +58,7 @@ class DCT(_Transform):
     def _adjoint_overwriting(self, y: Array) -> Array:
         return dispatch.idct(y, self.signal_shape, overwrite_x=True)
 
-    def _adjoint_gram_between(self, weights: Callable[[str], DeviceCache]) -> dispatch.WeightedDCT | None:
+    def _adjoint_gram_between(self, weights: Weights) -> FusedGram | None:
         return dispatch.WeightedDCT(weights) if len(self.signal_shape) == 1 else None
 
     def _abs2(self) -> Operator:

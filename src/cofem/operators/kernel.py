@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cofem._blocks import BATCH_NUMBERS, vectors_at_once
+from cofem._blocks import BATCH_NUMBERS, blocks, vectors_at_once
 from cofem.operators.base import Operator
 from cofem.operators.chunked import RowChunked
 
@@ -56,8 +56,14 @@ class KernelRows(RowChunked):
         self.power = power
 
     def _chunk(self, rows: slice) -> np.ndarray:
+        return self._computed(rows)
+
+    def _computed(self, rows: slice | np.ndarray) -> np.ndarray:
         chunk = np.asarray(self.kernel(self.samples[rows], self.centres), dtype=self.dtype)
         return chunk if self.power == 1 else chunk**self.power
+
+    def _rows(self, indices: np.ndarray) -> np.ndarray:
+        return np.concatenate([self._computed(indices[b]) for b in blocks(len(indices), self.chunk_rows)])
 
     def _stored_entries(self) -> int:
         return 0  # a column costs as much as all of them

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -25,7 +24,7 @@ from cofem._arrays import (
     squared_modulus,
     to_numpy,
 )
-from cofem.operators.base import Operator
+from cofem.operators.base import Operator, Weights
 from cofem.operators.facts import Facts
 
 # Length of a scattered vector from which one assignment per vector beats one for the whole batch, which
@@ -145,7 +144,7 @@ class Mask(Operator):
             self._multiplicities[precision] = DeviceCache(multiplicity)
         return self._multiplicities[precision]
 
-    def _gram_diagonal(self) -> Callable[[str], DeviceCache]:
+    def _gram_diagonal(self) -> Weights:
         return self._multiplicity
 
     def _take_rows(self, indices: np.ndarray) -> Operator:
