@@ -2,8 +2,8 @@
 
 ``python tests/fingerprints.py record before.json`` in the old tree, ``python tests/fingerprints.py compare
 before.json`` in the new one, on the same machine with the same packages: the last bits depend on both. Uses
-public names only, so that it runs on either side of a change. A fingerprint is a hash of mean, variance, alpha
-and noise level, with the number of outer steps and of applications of Phi.
+public names only, so that it runs on either side of a change. A fingerprint is a hash of mean, variance,
+alpha and noise level, with the number of outer steps and of applications of Phi.
 """
 
 from __future__ import annotations
@@ -144,7 +144,9 @@ def cases() -> Iterator[Case]:
     for diagonal in ("rademacher", "paired", "pooled", "self_consistent", "corrected", "exact"):
         method = cofem.CoFEM(diagonal=diagonal)
         yield fit(f"{diagonal}/dct", dct, noise_std=0.01, method=method, max_iter=25)
-        yield fit(f"{diagonal}/wavelet", problem(kinds["wavelet"]), noise_std=0.01, method=method, max_iter=25)
+        yield fit(
+            f"{diagonal}/wavelet", problem(kinds["wavelet"]), noise_std=0.01, method=method, max_iter=25
+        )
     for settings in (
         dict(form="primal"),
         dict(form="dual"),
@@ -179,7 +181,7 @@ def cases() -> Iterator[Case]:
     lists = ([Phi for Phi, _ in several], [y for _, y in several])
     yield fit("lists/joined", lists, noise_std=0.1, prior=cofem.MultiTask())
     yield fit("lists/apart", lists, noise_std=0.1)
-    Phi, y = dense
+    Phi = kinds["dense"]
     z = np.abs(np.random.default_rng(6).standard_normal(1000)) * (np.arange(1000) % 25 == 0)
     for noise_std in (0.01, "learn"):
         yield fit(f"nonnegative/{noise_std}", (Phi, Phi @ z), noise_std=noise_std, nonnegative=True)
@@ -250,7 +252,10 @@ def estimators() -> Iterator[Case]:
     )
     yield "RVMRegressor", lambda: cofem.RVMRegressor(gamma=0.1, random_state=0).fit(X[:, :3], y).posterior_
     both = np.stack([y, y[::-1]], axis=1)
-    yield "RVMRegressor two", lambda: cofem.RVMRegressor(gamma=0.1, random_state=0).fit(X[:, :3], both).posterior_
+    yield (
+        "RVMRegressor two",
+        lambda: cofem.RVMRegressor(gamma=0.1, random_state=0).fit(X[:, :3], both).posterior_,
+    )
 
 
 def fingerprint(post: Any) -> list[Any]:

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from cofem.operators import DCT, Mask
+from cofem.operators import DCT, Mask, as_operator
+from cofem.operators.dictionary import Dictionary
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,12 @@ def complex_case(
     Phi = (rng.standard_normal((N, D)) + 1j * rng.standard_normal((N, D))) / np.sqrt(2 * N)
     noise = (rng.standard_normal(N) + 1j * rng.standard_normal(N)) / np.sqrt(2)
     return Case(Phi, Phi @ z + noise_std * noise, z, noise_std)
+
+
+def dictionary(Phi: Any, dtype: Any = None) -> Dictionary:
+    """Phi as a fit sees it, in double precision unless said otherwise."""
+    operator = as_operator(Phi)
+    return Dictionary(operator, like=np.zeros(1, operator.dtype if dtype is None else dtype))
 
 
 def exact_posterior(

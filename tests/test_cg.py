@@ -4,10 +4,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cofem.linalg.cg import (
+    StopRule,
     conjugate_gradients,
     frobenius_residual,
     relative_residual,
 )
+from cofem.linalg.preconditioners import DiagonalPreconditioner
 
 
 def spd(n: int, condition: float = 100.0, seed: int = 0, dtype: type = np.float64) -> np.ndarray:
@@ -23,11 +25,12 @@ def apply(A):
     return lambda x: x @ A.T
 
 
-def solve(apply, b, x0=None, measure=None, **settings):
+def solve(apply, b, x0=None, measure=None, preconditioner=None, **settings):
     """Conjugate gradients on copies, from a right-hand side instead of a residual."""
     residual, start = (b.copy(), None) if x0 is None else (b - apply(x0), x0.copy())
     measure = relative_residual(b) if measure is None else measure
-    return conjugate_gradients(apply, residual, x0=start, measure=measure, **settings)
+    stop = StopRule(measure=measure, **settings)
+    return conjugate_gradients(apply, residual, stop, preconditioner=preconditioner, x0=start)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
@@ -42,7 +45,7 @@ def test_solves_a_batch_and_keeps_dtype(dtype):
     assert np.linalg.norm(result.x @ A.T - b) <= 20 * tol * np.linalg.norm(b)
 
 
-def test_columns_leave_the_batch_when_they_have_converged():
+def test_systems_leave_the_batch_when_they_have_converged():
     A = spd(40)
     values, vectors = np.linalg.eigh(A)
     hard = np.random.default_rng(0).standard_normal(40)
@@ -62,7 +65,7 @@ def test_columns_leave_the_batch_when_they_have_converged():
     assert np.allclose(result.x[0], vectors[:, 0] / values[0])
 
 
-def test_each_column_has_its_own_tolerance():
+def test_each_system_has_its_own_tolerance():
     A = spd(60, 1e4)
     b = np.tile(np.random.default_rng(0).standard_normal(60), (2, 1))
     result = solve(apply(A), b, tol=np.array([1e-1, 1e-9]), max_iter=500)
@@ -142,9 +145,8 @@ def test_preconditioner_reduces_steps():
     A = spd(80, 10) * np.sqrt(scale)[:, None] * np.sqrt(scale)
     b = np.random.default_rng(0).standard_normal((1, 80))
     plain = solve(apply(A), b, tol=1e-8, max_iter=2000)
-    better = solve(
-        apply(A), b, tol=1e-8, max_iter=2000, precondition=lambda r, out: np.divide(r, scale, out=out)
-    )
+    jacobi = DiagonalPreconditioner(1 / scale)
+    better = solve(apply(A), b, tol=1e-8, max_iter=2000, preconditioner=jacobi)
     assert better.iterations[0] < plain.iterations[0] / 3
     assert np.allclose(better.x @ A.T, b, atol=1e-5)
 

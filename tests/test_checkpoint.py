@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -16,10 +17,12 @@ import pytest
 from typer.testing import CliRunner
 
 import cofem
+from cofem._packing import pack, unpack
 from cofem.cli import app
 from cofem.inference import checkpoint as module
 from cofem.inference.base import State
 from cofem.linalg.diagonals import Gate, SelfConsistent, gate
+from cofem.linalg.diagonals.corrected import Ratios
 from cofem.linalg.diagonals.gate import Verdict
 from cofem.operators import Dense
 
@@ -479,18 +482,25 @@ def test_ctrl_c_inside_a_step(tmp_path: Path) -> None:
     assert_same(whole, cofem.fit(SMALL.Phi, SMALL.y, resume=tmp_path / "run.npz", **settings))
 
 
+@dataclasses.dataclass
+class Undeclared:
+    """A state that no checkpoint was told of."""
+
+    inner: object
+
+
 def test_a_state_that_is_not_known_is_a_warning(tmp_path: Path) -> None:
     class Own(SelfConsistent):
-        def estimate(self, setting, carry, columns, x):
-            from dataclasses import replace
+        def init(self, context, rng):
+            return Undeclared(super().init(context, rng))
 
-            found = super().estimate(setting, carry, columns, x)
-            return replace(found, carry=object())
+        def estimate(self, context, carry, rhs, x):
+            found = super().estimate(context, carry.inner, rhs, x)
+            return dataclasses.replace(found, carry=Undeclared(found.carry))
 
-        def columns(self, setting, carry, rng):
-            return super().columns(setting, None, rng)
-
-    with pytest.warns(cofem.CheckpointWarning, match="cannot hold a builtins.object"):
+    with pytest.warns(
+        cofem.CheckpointWarning, match="cannot hold a .*Undeclared; declare the type with cofem.packable"
+    ):
         cofem.fit(
             SMALL.Phi,
             SMALL.y,
@@ -505,11 +515,14 @@ def test_values_come_back_as_they_were() -> None:
     values = {
         "numbers": (1, 2.5, True, None, "word", np.float32(0.1), np.int64(3), np.nan, np.inf, 2**127 + 1),
         "arrays": [np.arange(6.0).reshape(2, 3).T, np.zeros(0), np.array(2 + 1j, np.complex64)],
-        "state": State(np.ones(2), carry=Verdict(failed=("pooled",), inner=(None, np.ones(1), 3, 0.0))),
+        "state": State(
+            *np.ones((3, 2)), carry=Verdict(failed=("pooled",), inner=Ratios(None, np.ones(1), 3, 0.0))
+        ),
+        "status": cofem.Status(cofem.StatusCode.STOPPED, "words", ("a note",)),
     }
     arrays: dict[str, np.ndarray] = {}
-    tree = json.loads(json.dumps(module.pack(values, arrays)))
-    back = module.unpack(tree, arrays)
+    tree = json.loads(json.dumps(pack(values, arrays)))
+    back = unpack(tree, arrays)
     for old, new in zip(values["numbers"], back["numbers"], strict=True):
         assert type(old) is type(new)
         assert old == new or old != old
@@ -518,6 +531,15 @@ def test_values_come_back_as_they_were() -> None:
         assert (old.dtype, old.shape) == (new.dtype, new.shape)
     assert isinstance(back["state"].carry, Verdict)
     assert back["state"].carry.failed == ("pooled",)
+    assert back["state"].carry.inner.steps == 3
+    assert back["status"] == values["status"]
+
+
+def test_a_name_can_be_declared_once() -> None:
+    with pytest.raises(
+        ValueError, match=r"the name 'gate' is taken by cofem\.linalg\.diagonals\.gate\.Verdict"
+    ):
+        cofem.packable("gate")(Undeclared)
 
 
 # --- the command --------------------------------------------------------------------------------------

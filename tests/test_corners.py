@@ -109,7 +109,7 @@ def test_posterior_solves_that_run_out_of_steps_are_told(monkeypatch: pytest.Mon
         return original(system, v, b, tol=tol, max_iter=1)
 
     monkeypatch.setattr(PosteriorSystem, "solve", impatient)
-    monkeypatch.setattr("cofem.posterior.is_cheaper", lambda operator, count: False)
+    monkeypatch.setattr("cofem.posterior.solver.is_cheaper", lambda operator, count: False)
     with pytest.warns(cofem.ConvergenceWarning, match="posterior solves are inexact"):
         post.sample(1, rng=0)
 

@@ -1,7 +1,5 @@
 """Diagonal estimators against exact variances on many kinds of dictionary, and the gate between them."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import scipy.sparse
@@ -11,22 +9,24 @@ from cofem.experiments import problems
 from cofem.inference.acceleration import evidence_gradient, extrapolate, overshot, slope_along
 from cofem.linalg.diagonals import (
     DIAGONALS,
+    ContinuedContext,
     Corrected,
     Exact,
     Gate,
     Paired,
     Pooled,
+    PosteriorContext,
     Rademacher,
     SelfConsistent,
-    Setting,
 )
-from cofem.linalg.diagonals.exact import exact_variances
+from cofem.linalg.diagonals.exact import exact_shares
 from cofem.linalg.diagonals.gate import Verdict, _judged, n_check_probes, squared_error
 from cofem.linalg.lanczos import spectral_density
+from cofem.linalg.preconditioners import DiagonalPreconditioner
 from cofem.linalg.system import PosteriorSystem
 from cofem.operators import DCT, FFT, Convolution, Dense, Mask, Sparse, Wavelet
 
-from .problems import dct_case, dense_case, exact_log_evidence, exact_posterior
+from .problems import dct_case, dense_case, dictionary, exact_log_evidence, exact_posterior
 
 D = 512
 
@@ -71,7 +71,7 @@ KINDS = {
 INCOHERENT = ["dct", "complex fourier", "gaussian", "unequal norms", "tall", "square"]
 
 
-def setting_of(name, spread=2.0, noise_std=0.02, seed=0):
+def context_of(name, spread=2.0, noise_std=0.02, seed=0):
     operator = KINDS[name]
     rng = np.random.default_rng(seed)
     energy = operator.column_norms() ** 2
@@ -79,26 +79,28 @@ def setting_of(name, spread=2.0, noise_std=0.02, seed=0):
     size = operator.shape[1]
     live = rng.random(size) < 0.05
     g = np.where(live, 1.0, 10 ** rng.uniform(-3 - spread, -3, size)) / typical
-    kind = np.complex128 if operator.is_complex else np.float64
-    return Setting(operator, operator, 1 / g, noise_std**2, energy, np.zeros(1, kind))
+    return PosteriorContext(dictionary(operator), 1 / g, noise_std**2)
 
 
-def exact(setting):
-    matrix = setting.operator.to_dense()
+def exact(context):
+    matrix = context.phi.to_dense()
     return np.diagonal(
-        np.linalg.inv(matrix.conj().T @ matrix / setting.noise_var + np.diag(1 / setting.g))
+        np.linalg.inv(matrix.conj().T @ matrix / context.noise_var + np.diag(1 / context.g))
     ).real
 
 
-def run(estimator, setting, carry=None, seed=0):
+def run(estimator, context, carry=None, seed=0):
     # Not the seed of a dictionary: the same normal numbers would be no probes of it.
-    columns = estimator.columns(setting, carry, np.random.default_rng(1000 + seed))
-    x = np.zeros((0, setting.g.size))
-    if columns.v is not None or columns.b is not None:
-        curvature = setting.column_energy
-        system = PosteriorSystem(setting.phi, setting.alpha, setting.noise_var, "primal", curvature)
-        x = system.solve(columns.v, columns.b, tol=1e-8, max_iter=20_000).x
-    return estimator.estimate(setting, carry, columns, x)
+    rng = np.random.default_rng(1000 + seed)
+    carry = estimator.init(context, rng) if carry is None else carry
+    rhs = estimator.right_hand_sides(context, carry, rng)
+    x = np.zeros((0, context.g.size))
+    if rhs.v is not None or rhs.b is not None:
+        phi, alpha, noise_var = context.phi, context.alpha, context.noise_var
+        jacobi = DiagonalPreconditioner.of(alpha, noise_var, phi.column_energy)
+        system = PosteriorSystem(phi, alpha, noise_var, "primal", jacobi)
+        x = system.solve(rhs.v, rhs.b, tol=1e-8, max_iter=20_000).x
+    return estimator.estimate(context, carry, rhs, x)
 
 
 def scores(estimate, want):
@@ -108,47 +110,45 @@ def scores(estimate, want):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_exact_is_exact_on_every_kind(name):
-    setting = setting_of(name)
-    assert np.allclose(run(Exact(), setting).value, exact(setting), rtol=2e-3)
-    phi = setting.operator.to_dense()
-    assert np.allclose(exact_variances(phi.T, setting.g, setting.noise_var), exact(setting), rtol=1e-6)
+    context = context_of(name)
+    assert np.allclose(run(Exact(), context).value, exact(context), rtol=2e-3)
+    phi = context.phi.to_dense()
+    shares = exact_shares(phi.T, context.g, context.noise_var)
+    assert np.allclose(context.g * shares, exact(context), rtol=1e-6)
 
 
-def test_exact_uses_only_what_is_left_of_the_support():
-    setting = setting_of("gaussian", spread=9.0, noise_std=0.3)
+def test_exact_uses_only_what_is_left_of_the_support(monkeypatch):
+    context = context_of("gaussian", spread=9.0, noise_std=0.3)
     calls = []
-    original = setting.operator.columns
+    original = context.phi.columns
 
-    class Spy:
-        shape, facts = setting.operator.shape, setting.operator.facts
+    def columns(indices):
+        calls.append(len(indices))
+        return original(indices)
 
-        def columns(self, indices):
-            calls.append(len(indices))
-            return original(indices)
-
-    spied = Setting(setting.phi, Spy(), setting.alpha, setting.noise_var, setting.column_energy, setting.like)
-    value = run(Exact(), spied).value
+    monkeypatch.setattr(context.phi, "columns", columns)
+    value = run(Exact(), context).value
     assert calls[0] < 300
-    assert np.allclose(value, exact(setting), rtol=2e-3)
+    assert np.allclose(value, exact(context), rtol=2e-3)
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_direct_probes_agree_with_the_exact_diagonal_within_their_standard_error(name):
-    setting = setting_of(name)
-    estimate = run(Rademacher(probes=64, clip=False), setting)
-    score = scores(estimate, exact(setting))
+    context = context_of(name)
+    estimate = run(Rademacher(probes=64, clip=False), context)
+    score = scores(estimate, exact(context))
     assert abs(np.mean(score)) < 0.5
     assert 0.7 < np.sqrt(np.mean(score**2)) < 1.4
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_paired_samples_are_positive_and_honest(name):
-    setting = setting_of(name)
-    estimate = run(Paired(samples=200), setting)
+    context = context_of(name)
+    estimate = run(Paired(samples=200), context)
     assert (estimate.value > 0).all()
-    score = scores(estimate, exact(setting))
+    score = scores(estimate, exact(context))
     assert np.sqrt(np.mean(score**2)) < 1.4
-    again = run(Paired(samples=200), setting, estimate.carry, seed=1)
+    again = run(Paired(samples=200), context, estimate.carry, seed=1)
     assert np.mean(again.standard_error) < 0.9 * np.mean(estimate.standard_error)
 
 
@@ -157,25 +157,26 @@ def test_paired_samples_are_positive_and_honest(name):
     "estimator", [Pooled(), SelfConsistent(lanczos_vectors=4)], ids=["pooled", "self_consistent"]
 )
 def test_fast_estimates_are_close_on_incoherent_dictionaries(name, estimator):
-    setting = setting_of(name)
-    want = exact(setting)
-    error = np.sqrt(np.mean((run(estimator, setting).value / want - 1) ** 2))
-    direct = np.sqrt(np.mean((run(Rademacher(probes=20), setting).value / want - 1) ** 2))
+    context = context_of(name)
+    want = exact(context)
+    error = np.sqrt(np.mean((run(estimator, context).value / want - 1) ** 2))
+    direct = np.sqrt(np.mean((run(Rademacher(probes=20), context).value / want - 1) ** 2))
     assert error < 0.1
     assert error < direct
 
 
 @pytest.mark.parametrize("name", ["strong blur", "duplicated", "correlated", "sparse", "wavelet"])
 def test_corrected_estimates_approach_the_exact_diagonal_on_coherent_dictionaries(name):
-    setting = setting_of(name)
-    want = exact(setting)
+    context = context_of(name)
+    want = exact(context)
     # In a fit, the probes are scaled by the variances of the step before.
-    setting = dataclasses.replace(
-        setting, variance=want * np.random.default_rng(9).uniform(0.7, 1.4, want.size)
+    last = want * np.random.default_rng(9).uniform(0.7, 1.4, want.size)
+    context = ContinuedContext(
+        context.phi, context.alpha, context.noise_var, mean=np.zeros(want.size), variance=last
     )
     estimator, carry = Corrected(probes=8, memory=0.98), None
     for step in range(40):
-        estimate = run(estimator, setting, carry, seed=step)
+        estimate = run(estimator, context, carry, seed=step)
         carry = estimate.carry
         if step == 0:
             first = np.sqrt(np.mean((estimate.value / want - 1) ** 2))
@@ -190,13 +191,12 @@ def test_groups_help_where_groups_differ():
     A = np.zeros((300, 1024))
     A[:280, :512] = rng.standard_normal((280, 512))
     A[280:, 512:] = rng.standard_normal((20, 512))
-    operator = Dense(A)
     alpha = np.full(1024, 1e2)
-    setting = Setting(operator, operator, alpha, 1e-2, operator.column_norms() ** 2, np.zeros(1))
-    want = exact(setting)
+    context = PosteriorContext(dictionary(A), alpha, 1e-2)
+    want = exact(context)
     labels = np.repeat([0, 1], 512)
     one, two = (
-        np.mean(np.abs(run(Pooled(groups=groups), setting).value / want - 1)) for groups in (None, labels)
+        np.mean(np.abs(run(Pooled(groups=groups), context).value / want - 1)) for groups in (None, labels)
     )
     assert two < 0.6 * one
 
@@ -278,8 +278,7 @@ def test_checks_that_leave_doubt_are_repeated_and_taken_together():
 
 def test_check_probes_grow_fewer_with_the_number_of_coefficients():
     def count(size):
-        operator = Mask(np.arange(2), size)
-        return n_check_probes(Setting(operator, operator, np.ones(size), 1.0, np.ones(size), np.zeros(1)))
+        return n_check_probes(PosteriorContext(dictionary(Mask(np.arange(2), size)), np.ones(size), 1.0))
 
     assert [count(2**k) for k in (10, 14, 18)] == [8, 5, 2]
 

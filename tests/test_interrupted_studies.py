@@ -19,6 +19,7 @@ from cofem.experiments.study.measure import timed_fit, traced_fit
 from cofem.experiments.study.results import Cell
 from cofem.experiments.study.runner import Run
 from cofem.inference import checkpoint
+from cofem.inference.checkpoint import keeper, store
 
 QUICK = Options(quick=True, seeds=1, time_limit=60)
 #: The step in which the fit is stopped.
@@ -85,9 +86,7 @@ def test_an_interrupted_cell_goes_on_to_the_same_figures(
     interrupting.seen.clear()
     # What was spent before must count: more than all the rest could take.
     longer = dataclasses.replace(record, elapsed=1000.0)
-    checkpoint.write(
-        file, checkpoint.read(file) | {"current": (*checkpoint.read(file)["current"][:2], longer)}
-    )
+    store.write(file, checkpoint.read(file) | {"current": (*checkpoint.read(file)["current"][:2], longer)})
     patient = dataclasses.replace(QUICK, time_limit=1e6)
     Run([study], folder, patient, resume=True).go()
     assert interrupting.seen[0] == STEP
@@ -121,7 +120,7 @@ def test_a_fit_in_a_fresh_process_goes_on(tmp_path: Path, interrupting: Interrup
     (file,) = (tmp_path / "kept").iterdir()
     contents = checkpoint.read(file)
     late = dataclasses.replace(contents["current"][2], elapsed=1000.0)
-    checkpoint.write(file, contents | {"current": (*contents["current"][:2], late)})
+    store.write(file, contents | {"current": (*contents["current"][:2], late)})
     resumed = fresh.fit_in_fresh_process(request)
     assert (resumed.nrmse, resumed.iterations, resumed.applications) == (
         whole.nrmse,
@@ -134,13 +133,13 @@ def test_a_fit_in_a_fresh_process_goes_on(tmp_path: Path, interrupting: Interrup
 
 def test_short_fits_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[Path] = []
-    original = checkpoint.write
+    original = store.write
 
     def write(path, contents):
         written.append(path)
         original(path, contents)
 
-    monkeypatch.setattr(checkpoint, "write", write)
+    monkeypatch.setattr(keeper, "write", write)
     case = problems.dct(256)
     timed_fit(case, cofem.CoFEM(), seed=0, checkpoints=tmp_path)
     assert not written

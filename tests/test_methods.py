@@ -9,7 +9,7 @@ import cofem
 from cofem.inference.mackay import MacKay
 from cofem.inference.registry import METHODS
 
-from .problems import complex_case, dct_case, dense_case, exact_log_evidence, exact_posterior
+from .problems import complex_case, dct_case, dense_case, dictionary, exact_log_evidence, exact_posterior
 
 SMALL = dense_case(D=60, f=2, density=0.06, noise_std=0.05, seed=3)
 
@@ -176,12 +176,11 @@ def test_cofem_variance_is_unbiased_within_its_standard_error():
     from cofem.linalg.diagonals.rademacher import estimate_diagonal
     from cofem.linalg.probes import draw_probes
     from cofem.linalg.system import PosteriorSystem
-    from cofem.operators import Dense
 
     alpha = np.geomspace(0.1, 100, 60)
     _, covariance = exact_posterior(SMALL.Phi, SMALL.y, alpha, SMALL.noise_std)
     exact = np.diagonal(covariance)
-    system = PosteriorSystem(Dense(SMALL.Phi), alpha, SMALL.noise_std**2, "dual")
+    system = PosteriorSystem(dictionary(SMALL.Phi), alpha, SMALL.noise_std**2, "dual")
     rng = np.random.default_rng(0)
     scores = []
     for _ in range(100):
@@ -427,7 +426,7 @@ def test_auto_says_what_it_picked_and_why():
 def test_methods_that_would_not_fit_in_memory_are_refused_at_the_door(name, monkeypatch):
     case = dense_case(D=256, f=2)
     monkeypatch.setattr("cofem.inference.base.available_bytes", lambda: 100_000)
-    with pytest.raises(ValueError, match=rf"method='{name}' needs .* only 100 kB .* method='cofem'"):
+    with pytest.raises(ValueError, match=rf"method='{name}' needs .* only 100 kB .*; use .*'cofem'"):
         cofem.fit(case.Phi, case.y, noise_std=0.005, method=name)
 
 

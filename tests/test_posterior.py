@@ -1,11 +1,11 @@
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import cofem
 from cofem.linalg import direct
+from cofem.linalg.build import build_system
 from cofem.operators import Convolution, Mask
 
 from .problems import complex_case, dct_case, dense_case, exact_posterior
@@ -119,10 +119,13 @@ def test_systems_are_solved_in_the_form_of_fewer_steps(max_iter, better):
     Phi, _, post = blurred_spikes(1024, max_iter)
     rng = np.random.default_rng(1)
     v = Phi @ (rng.standard_normal(1024) / np.sqrt(post.alpha)) + 0.01 * rng.standard_normal(512)
-    system = post._system(post._white_operator())
+    solver = post._solver("test")
+    system = build_system(solver.phi, solver.alpha, solver.noise_var)
     assert system.form == better
     steps = {
-        form: replace(system, form=form).solve(v[None], tol=1e-5, max_iter=10000).cg.iterations.max()
+        form: build_system(solver.phi, solver.alpha, solver.noise_var, form=form)
+        .solve(v[None], tol=1e-5, max_iter=10000)
+        .cg.iterations.max()
         for form in ("primal", "dual")
     }
     assert steps[better] == min(steps.values())

@@ -405,20 +405,6 @@ def test_noise_of_each_sample() -> None:
     assert 1 / 1.6 < learned.noise_std / 0.1 < 1.6
 
 
-@pytest.mark.parametrize("kind", [cofem.CoFEM, cofem.IRLS])
-def test_noise_continuation_ends_at_the_noise_that_was_given(kind) -> None:
-    case = problems.dct(512, f=3, seed=1)
-    plain = cofem.fit(case.Phi, case.y, noise_std=0.005, method=kind(), rng=0)
-    eased = cofem.fit(case.Phi, case.y, noise_std=0.005, method=kind(noise_continuation=1e4), rng=0)
-    levels = eased.history["noise_std"]
-    np.testing.assert_allclose(levels[:3], 0.5 * 2.0 ** np.array([0, -0.5, -1]), rtol=1e-6)
-    assert levels[-1] == pytest.approx(0.005)
-    assert eased.noise_std == 0.005
-    assert case.nrmse(eased.mean) < 1.1 * case.nrmse(plain.mean)
-    with pytest.raises(ValueError, match="noise_continuation must be at least 1"):
-        cofem.fit(case.Phi, case.y, noise_std=0.005, method=kind(noise_continuation=0.5))
-
-
 def test_noise_free_and_constant_data_end_well() -> None:
     case = problems.dct(256, f=2, sigma=1e-12, seed=0)
     post = cofem.fit(case.Phi, case.y, rng=0)

@@ -8,11 +8,11 @@ import pytest
 import cofem
 from cofem.inference import base
 from cofem.inference.base import State
-from cofem.inference.noise import MOST_SPREAD, FromEvidence, FromHeldOut, split
-from cofem.inference.problem import Meter, Problem
-from cofem.operators import Dense
+from cofem.inference.noise.learning import split
+from cofem.inference.noise.rules import MOST_SPREAD, FromEvidence, FromHeldOut
+from cofem.inference.problem import Problem
 
-from .problems import dense_case
+from .problems import dense_case, dictionary
 
 RNG = np.random.default_rng(3)
 PHI = RNG.standard_normal((20, 8))
@@ -23,7 +23,7 @@ HELD_OUT = np.array([1, 4, 5, 11, 17])
 
 def held_out(noise_var: float) -> tuple[Problem, FromHeldOut, float]:
     """Return the problem of the rows that are seen, the rule, and the error at the others."""
-    seen, rule = split(Problem(Meter(Dense(PHI)), Y, 1.0), HELD_OUT)
+    seen, rule = split(Problem(dictionary(PHI), Y, 1.0), HELD_OUT, start=1e-3)
     error = float(np.mean((Y - PHI @ MEAN)[HELD_OUT] ** 2))
     return seen.with_noise(noise_var), rule, error
 
@@ -62,7 +62,7 @@ def test_held_out_noise_falls_at_any_time_and_rises_only_when_settled() -> None:
 
 
 def test_noise_from_the_evidence_counts_the_parameters_that_the_data_determine() -> None:
-    problem = Problem(Meter(Dense(PHI)), Y, 1.0)
+    problem = Problem(dictionary(PHI), Y, 1.0)
     variance = np.linspace(0.1, 0.8, 8)
     gamma = np.sum(1 - variance)  # alpha is one
     misfit = np.sum((Y - PHI @ MEAN) ** 2)
@@ -87,8 +87,8 @@ def test_messages_that_have_settled_are_the_exact_mean() -> None:
     rng = np.random.default_rng(4)
     Phi = rng.standard_normal((200, 400)) / 200**0.5
     alpha, y = np.full(400, 2.0), rng.standard_normal(200)
-    problem = Problem(Meter(Dense(Phi)), y, 0.1)
-    moments = cofem.AMP(inner_steps=300).expectation(problem, alpha, State(alpha), rng)
+    problem = Problem(dictionary(Phi), y, 0.1)
+    moments = cofem.AMP(inner_steps=300).first_expectation(problem, alpha, rng)
     exact = np.linalg.inv(Phi.T @ Phi / 0.1 + np.diag(alpha))
     np.testing.assert_allclose(moments.mean, exact @ Phi.T @ y / 0.1, atol=1e-8)
     np.testing.assert_allclose(moments.variance, np.diag(exact), rtol=0.1)

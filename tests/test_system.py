@@ -1,23 +1,25 @@
 import numpy as np
 import pytest
 
-from cofem.linalg.large_columns import large_columns
-from cofem.linalg.system import PosteriorSystem, choose_form
+from cofem.linalg.build import build_system, choose_form
+from cofem.linalg.preconditioners import DiagonalPreconditioner, LargeColumns, large_columns
+from cofem.linalg.system import PosteriorSystem
 from cofem.operators import Dense
 
-from .problems import complex_case, dct_case, dense_case, exact_posterior
+from .problems import complex_case, dct_case, dense_case, dictionary, exact_posterior
 
 
 def make(case, form, spread=3.0, seed=0):
-    phi = Dense(case.Phi) if isinstance(case.Phi, np.ndarray) else case.Phi
+    phi = dictionary(case.Phi)
     rng = np.random.default_rng(seed)
     g = 10 ** rng.uniform(-spread, 0, phi.shape[1])
-    curvature = phi.column_norms() ** 2
-    large = None
+    noise_var, preconditioner = case.noise_std**2, None
+    if form == "primal":
+        preconditioner = DiagonalPreconditioner.of(1 / g, noise_var, phi.column_energy)
     if form == "dual with large columns":
-        large, form = large_columns(phi, g, curvature, case.noise_std**2), "dual"
-        assert (large is None) == (phi.stored_entries == 0)
-    return PosteriorSystem(phi, 1 / g, case.noise_std**2, form, curvature, large_columns=large), 1 / g
+        preconditioner, form = large_columns(phi, g, noise_var), "dual"
+        assert (preconditioner is None) == (phi.stored_entries == 0)
+    return PosteriorSystem(phi, 1 / g, noise_var, form, preconditioner), 1 / g
 
 
 CASES = {
@@ -63,8 +65,8 @@ def test_warm_starts_cost_less_in_both_forms():
     for form in ("primal", "dual"):
         system, _ = make(case, form)
         cold = system.solve(case.y[None], tol=1e-6, max_iter=5000)
-        dual0 = cold.dual
-        warm = system.solve(case.y[None], tol=1e-5, max_iter=5000, x0=cold.x, dual0=dual0)
+        guess = cold.x if form == "primal" else cold.dual
+        warm = system.solve(case.y[None], tol=1e-5, max_iter=5000, guess=guess)
         assert warm.cg.iterations[0] <= 4
         assert cold.cg.iterations[0] > 4
 
@@ -73,20 +75,20 @@ def guess(case, alpha, form, factor):
     """Return a multiple of the solution for the data, as an initial guess."""
     mean, _ = exact_posterior(case.Phi, case.y, alpha, case.noise_std)
     if form == "primal":
-        return {"x0": factor * mean[None]}
+        return factor * mean[None]
     Phi = Dense(case.Phi).array if isinstance(case.Phi, np.ndarray) else case.Phi.to_dense()
-    return {"dual0": factor * ((case.y - Phi @ mean) / case.noise_std**2)[None]}
+    return factor * ((case.y - Phi @ mean) / case.noise_std**2)[None]
 
 
 @pytest.mark.parametrize("form", ["primal", "dual"])
 @pytest.mark.parametrize("name", CASES)
-def test_a_guess_for_the_first_columns_leaves_the_others_alone(name, form):
+def test_a_guess_for_the_first_systems_leaves_the_others_alone(name, form):
     case = CASES[name]
     system, alpha = make(case, form)
     draws = np.random.default_rng(2).standard_normal((2, case.y.size))
     v = np.vstack([case.y, draws.astype(case.y.dtype)])
     wanted = [exact_posterior(case.Phi, row, alpha, case.noise_std)[0] for row in v]
-    solution = system.solve(v, tol=1e-9, max_iter=5000, **guess(case, alpha, form, 0.9))
+    solution = system.solve(v, tol=1e-9, max_iter=5000, guess=guess(case, alpha, form, 0.9))
     assert np.allclose(solution.x, wanted, atol=1e-6 * np.abs(wanted).max())
 
 
@@ -98,13 +100,13 @@ def test_a_guess_far_worse_than_zero_is_not_used(name, factor, form):
     system, alpha = make(case, form)
     settings = {"tol": 1e-9, "max_iter": 2}
     cold = system.solve(case.y[None], **settings)
-    warm = system.solve(case.y[None], **settings, **guess(case, alpha, form, factor))
+    warm = system.solve(case.y[None], **settings, guess=guess(case, alpha, form, factor))
     np.testing.assert_array_equal(warm.x, cold.x)
 
 
 def test_dual_form_survives_float32_at_high_signal_to_noise():
     case = dense_case(D=256, f=4)
-    phi32 = Dense(case.Phi.astype(np.float32))
+    phi32 = dictionary(case.Phi.astype(np.float32))
     alpha = np.ones(256)
     mean, _ = exact_posterior(case.Phi, case.y, alpha, case.noise_std)
     g = np.ones(256, np.float32)
@@ -112,14 +114,34 @@ def test_dual_form_survives_float32_at_high_signal_to_noise():
     system = PosteriorSystem(phi32, g, case.noise_std**2, "dual")
     error = system.solve(y, tol=0.02, max_iter=400).x[0] - mean
     assert np.sqrt(np.mean(error**2)) < 0.02
-    assert choose_form(phi32, g, case.noise_std**2, np.float32) == "dual"
+    assert choose_form(phi32, g, case.noise_std**2) == "dual"
 
 
 def test_form_follows_structure_and_precision():
-    dct = dct_case(D=128).Phi
+    single, double = (dictionary(dct_case(D=128).Phi, dtype) for dtype in (np.float32, np.float64))
     g = np.ones(128)
-    assert choose_form(dct, g, 0.005**2, np.float32) == "primal"
-    assert choose_form(dct, g, 1e-10, np.float32) == "dual"
-    assert choose_form(dct, g, 1e-10, np.float64) == "primal"
-    assert choose_form(Dense(np.ones((6, 3))), np.ones(3), 1e-4, np.float64) == "primal"
-    assert choose_form(Dense(np.ones((3, 6))), np.ones(6), 1e-4, np.float64) == "dual"
+    assert choose_form(single, g, 0.005**2) == "primal"
+    assert choose_form(single, g, 1e-10) == "dual"
+    assert choose_form(double, g, 1e-10) == "primal"
+    assert choose_form(dictionary(np.ones((6, 3))), np.ones(3), 1e-4) == "primal"
+    assert choose_form(dictionary(np.ones((3, 6))), np.ones(6), 1e-4) == "dual"
+
+
+def test_the_builder_chooses_form_and_preconditioner_together():
+    dense, dct = dictionary(dense_case(D=256, f=4).Phi), dictionary(dct_case(D=256).Phi)
+    alpha = np.where(np.arange(256) % 32, 1e4, 1.0)  # a few columns stand out
+
+    def built(phi, **options):
+        system = build_system(phi, alpha, 0.005**2, **options)
+        return system.form, type(system.preconditioner)
+
+    assert built(dct) == ("primal", DiagonalPreconditioner)
+    assert built(dense) == built(dense, steps={}) == ("dual", LargeColumns)
+    assert built(dense, preconditioner="none", form="dual") == ("dual", type(None))
+    assert built(dense, preconditioner="jacobi", form="dual") == ("dual", type(None))
+    assert built(dense, form="primal") == ("primal", DiagonalPreconditioner)
+    assert built(dense, form="primal", preconditioner="none") == ("primal", type(None))
+    # What the forms took before decides, where it is known.
+    assert built(dense, steps={"primal": 3.0, "dual": 90.0})[0] == "primal"
+    spectral = build_system(dense, alpha, 0.1, form="primal", preconditioner="spectral").preconditioner
+    assert np.allclose(spectral.inverse, 1 / (dense.norm**2 + 0.1 * alpha))

@@ -373,7 +373,7 @@ def test_stochastic_parts_of_the_posterior() -> None:
 @pytest.mark.parametrize("method", ["em", "irls", "seq", "amp"])
 def test_methods_that_need_numpy_say_so(method: str) -> None:
     case = dct_case(D=256)
-    with pytest.raises(TypeError, match=f"method='{method}' works on NumPy arrays only.*use 'cofem' or 'vi'"):
+    with pytest.raises(TypeError, match=f"method='{method}' works on NumPy arrays only.*use 'vi' or 'cofem'"):
         cofem.fit(case.Phi, torch.asarray(case.y), noise_std=0.005, method=method)
 
 

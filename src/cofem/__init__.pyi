@@ -1,6 +1,7 @@
 from . import experiments as experiments
 from . import operators as operators
 from . import plotting as plotting
+from ._fit import fit as fit
 from ._packing import packable as packable
 from .estimators import RVMRegressor as RVMRegressor
 from .estimators import SBLRegressor as SBLRegressor
@@ -8,7 +9,6 @@ from .inference.amp import AMP as AMP
 from .inference.checkpoint import CheckpointWarning as CheckpointWarning
 from .inference.covariance_free import CoFEM as CoFEM
 from .inference.em import EM as EM
-from ._fit import fit as fit
 from .inference.irls import IRLS as IRLS
 from .inference.record import FitInterrupted as FitInterrupted
 from .inference.seq import Seq as Seq

@@ -267,7 +267,9 @@ def _posterior(prepared: PreparedProblem, outcome: Outcome, method: Method) -> P
         mean=mean,
         variance=variance,
         alpha=units.apply(state.alpha, -2),
-        noise_std=problem.noise_var**0.5 * problem.units.data if prepared.noise.std is None else prepared.noise.std,
+        noise_std=problem.noise_var**0.5 * problem.units.data
+        if prepared.noise.std is None
+        else prepared.noise.std,
         method=method.name,
         status=outcome.status,
         history=outcome.history,
@@ -287,7 +289,9 @@ def _fit_different(data: Data, settings: Settings, runner: Runner) -> Posterior:
     """Fit tasks with dictionaries of their own: one block-diagonal one, precisions tied across tasks."""
     operators = [as_operator(Phi) for Phi in data.Phi]
     if len(operators) != len(data.y):
-        raise ValueError(f"Phi and y must be lists of the same length, got {len(operators)} and {len(data.y)}")
+        raise ValueError(
+            f"Phi and y must be lists of the same length, got {len(operators)} and {len(data.y)}"
+        )
     columns = {operator.shape[1] for operator in operators}
     if len(columns) > 1:
         raise ValueError(f"Phi must hold dictionaries with as many columns each, got {sorted(columns)}")

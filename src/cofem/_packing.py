@@ -45,7 +45,9 @@ def packable(name: str) -> Callable[[Kind], Kind]:
             kind.__module__,
             kind.__qualname__,
         ):
-            raise ValueError(f"packable: the name {name!r} is taken by {known.__module__}.{known.__qualname__}")
+            raise ValueError(
+                f"packable: the name {name!r} is taken by {known.__module__}.{known.__qualname__}"
+            )
         _TYPES[name], _NAMES[kind] = kind, name
         return kind
 

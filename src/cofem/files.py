@@ -77,7 +77,7 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
 def write_npz(
     path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
 ) -> None:
-    """Write arrays and a header of JSON as an ``.npz`` file, whole or not at all: beside it, then in its place.
+    """Write arrays and a header of JSON as an ``.npz`` file, whole or not at all.
 
     Examples
     --------

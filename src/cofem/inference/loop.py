@@ -51,7 +51,9 @@ class Stage:
 class Watch(Protocol):
     """Who looks on while the loop runs: the clock, the callbacks, the checkpoint."""
 
-    rng: np.random.Generator
+    @property
+    def rng(self) -> np.random.Generator:
+        """The fit's source of randomness."""
 
     @property
     def elapsed(self) -> float:
@@ -84,7 +86,8 @@ def run(
             step = _next_step(problem, method, stage, record, watch.rng)
             if step.info.end is StatusCode.FAILED:
                 status = Status(
-                    StatusCode.FAILED, f"step {record.iteration + 1} failed and was undone: {step.info.message}"
+                    StatusCode.FAILED,
+                    f"step {record.iteration + 1} failed and was undone: {step.info.message}",
                 )
                 break
             record, status = _note(step, method, stage, watch, record)

@@ -135,8 +135,8 @@ class Problem:
     def log_evidence(self, log_det: float, quadratic: float) -> float:
         """Log density of y, in the user's units, given ``log det C`` and ``y^H C^-1 y``.
 
-        ``C = noise_var I + Phi diag(1/alpha) Phi^H`` is the covariance of y, and of each task's; the quadratic
-        is the sum over tasks. Complex data are circular.
+        ``C = noise_var I + Phi diag(1/alpha) Phi^H`` is the covariance of y, and of each task's; the
+        quadratic is the sum over tasks. Complex data are circular.
         """
         n = size(self.y)
         value = log_normal_density(n, self.n_tasks * log_det, quadratic, self.is_complex)

@@ -145,10 +145,13 @@ class Record:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The last good state, the history and how the run ended."""
+    """The last good state, the history and how the run ended.
+
+    The state of a stage that learned the noise is not kept in checkpoints; it is then taken from one without.
+    """
 
     problem: Problem
-    state: State
+    state: Any
     history: dict[str, np.ndarray]
     status: Status
     #: Whether the result itself is in doubt, as opposed to trouble that was overcome on the way.
@@ -158,7 +161,9 @@ class Outcome:
     def of(cls, problem: Problem, record: Record, status: Status) -> Outcome:
         """Sum a run up."""
         doubtful = bool(record.trouble) or status.code in (StatusCode.DIVERGED, StatusCode.FAILED)
-        notes = [f"{text} (in {count} of {record.iteration} steps)" for text, count in record.troubles.items()]
+        notes = [
+            f"{text} (in {count} of {record.iteration} steps)" for text, count in record.troubles.items()
+        ]
         status = Status(status.code, status.message, (*notes, *record.decisions.values()))
         columns: dict[str, list[float | str]] = defaultdict(list)
         for row in record.rows[: record.iteration]:

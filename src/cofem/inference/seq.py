@@ -92,7 +92,10 @@ class Seq(Method):
         else:
             end = StatusCode.CONVERGED
             message = f"no action raises the log evidence by more than {self.min_gain:g} nats"
-        figures = {"log_evidence": model.log_evidence, "active": float(model.active.size)}
+        figures: dict[str, float | str] = {
+            "log_evidence": model.log_evidence,
+            "active": float(model.active.size),
+        }
         return _as_state(problem, model), Info(figures=figures, end=end, message=message)
 
     def finish(

@@ -107,9 +107,7 @@ def check_alpha_init(alpha_init: Any, n_columns: int) -> np.ndarray | None:
     if alpha.dtype.kind not in "uif":
         raise TypeError(f"alpha_init must be real numbers, got {alpha_init!r}")
     if alpha.shape not in ((), (n_columns,)):
-        raise ValueError(
-            f"alpha_init must be a number or have shape ({n_columns},), got shape {alpha.shape}"
-        )
+        raise ValueError(f"alpha_init must be a number or have shape ({n_columns},), got shape {alpha.shape}")
     if not (np.isfinite(alpha).all() and (alpha > 0).all()):
         raise ValueError("alpha_init must be positive and finite")
     return alpha

@@ -50,9 +50,7 @@ class Runner:
         """Write nothing more: a checkpoint is to go on from where it stands, not from what follows."""
         self.keeper = Keeper(self.rng)
 
-    def run(
-        self, problem: Problem, method: Method, stage: Stage, one_step: bool = False
-    ) -> Outcome:
+    def run(self, problem: Problem, method: Method, stage: Stage, one_step: bool = False) -> Outcome:
         """Run a stage, or what is left of it, or take what came out of it when it was run before.
 
         With `one_step` it is stopped after the first step.
@@ -99,4 +97,5 @@ class _Watch:
         return self.runner.elapsed
 
     def stops(self, snapshot: Snapshot) -> bool:
-        return any([callback(snapshot) for callback in self.callbacks])
+        answers = [callback(snapshot) for callback in self.callbacks]  # every callback sees every step
+        return any(answers)

@@ -72,7 +72,10 @@ def build_system(
     if form == "auto":
         if steps is None and may_be_dual(phi):
             # With the columns that stand out in a preconditioner, the dual form takes few steps.
-            large, with_large = (large_columns(phi, reciprocal(alpha), noise_var) if with_large else None), False
+            large, with_large = (
+                (large_columns(phi, reciprocal(alpha), noise_var) if with_large else None),
+                False,
+            )
             steps = expected_steps(phi, alpha, noise_var) if large is None else {}
         form = choose_form(phi, alpha, noise_var, steps)
     at_once = right_hand_sides_at_once(phi)

@@ -161,4 +161,3 @@ def _as_matrix(
     blocks = np.array_split(np.eye(size, dtype=dtype), -(-size // at_once))
     # Row i of the images is column i of the matrix.
     return np.concatenate([apply(units) for units in blocks]).conj()
-

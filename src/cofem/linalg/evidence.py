@@ -23,7 +23,9 @@ class LogEvidence(NamedTuple):
     standard_error: float
 
 
-def log_evidence(phi: Operator, alpha: Array, noise_var: float, y: Array, mean: Array, log_det: float) -> float:
+def log_evidence(
+    phi: Operator, alpha: Array, noise_var: float, y: Array, mean: Array, log_det: float
+) -> float:
     """Return the log density of y given the precisions, where ``log det C`` is known.
 
     Parameters

@@ -27,8 +27,8 @@ from cofem._arrays import (
     transposed,
     without_gradients,
 )
-from cofem.linalg.evidence import LogEvidence, log_determinant, log_evidence
 from cofem.linalg.direct import CG_STEPS, is_cheaper
+from cofem.linalg.evidence import LogEvidence, log_determinant, log_evidence
 from cofem.operators import Operator, as_operator
 from cofem.posterior.solver import PosteriorSolver, batches, rows_of
 from cofem.priors.rectified import rectified_draws, rectified_quantile
@@ -395,7 +395,12 @@ class Posterior:
             return mean
         n_new = new.shape[0]
         solver = None if self.gaussian is not None else self._solver("predict")
-        if solver is not None and n_new <= DIRECT_ROWS and solver.can_factor and is_cheaper(solver.phi, n_new):
+        if (
+            solver is not None
+            and n_new <= DIRECT_ROWS
+            and solver.can_factor
+            and is_cheaper(solver.phi, n_new)
+        ):
             variance = solver.exact_variances(rows_of(new, self.mean))
         elif solver is not None and n_new <= EXACT_ROWS:
             solve, parts = solver.for_count(n_new), []

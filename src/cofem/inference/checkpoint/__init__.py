@@ -7,7 +7,6 @@ the random generator. A fit that is resumed walks through the same stages, takes
 the file, and steps on from the record. It is an ``.npz`` file of arrays and JSON, without pickle.
 """
 
-
 from cofem.inference.checkpoint.fingerprint import describe
 from cofem.inference.checkpoint.keeper import Every, Keeper
 from cofem.inference.checkpoint.store import CheckpointWarning, read

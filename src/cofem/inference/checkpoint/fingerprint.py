@@ -57,6 +57,7 @@ def digest(array: np.ndarray) -> str:
 
 
 def agree(old: Any, new: Any) -> bool:
+    """Tell whether two parts of fingerprints are the same, numbers up to rounding."""
     if isinstance(new, list) and isinstance(old, list) and len(old) == len(new):
         size = max(map(abs, new), default=0.0)
         return all(abs(a - b) <= 1e-4 * size for a, b in zip(old, new, strict=True))
@@ -64,7 +65,6 @@ def agree(old: Any, new: Any) -> bool:
 
 
 def short(value: Any) -> str:
+    """Return a value as a text of bounded length."""
     text = str(value)
     return text if len(text) <= 200 else text[:197] + "..."
-
-

@@ -161,7 +161,9 @@ class Keeper:
             return None
         problem.phi.counter.products = done.products
         self.rng.bit_generator.state = done.rng
-        return Outcome(problem.with_noise(done.noise_var), done.state, done.history, done.status, done.doubtful)
+        return Outcome(
+            problem.with_noise(done.noise_var), done.state, done.history, done.status, done.doubtful
+        )
 
     def record(self, stage: str, method: Method) -> Record | None:
         """Return where a stage stands; None if it has not begun."""

@@ -93,6 +93,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def as_path(path: Any, name: str) -> Path:
+    """Return the path of a file as an absolute one; `name` is the argument it came by."""
     try:
         return Path(os.path.abspath(os.fsdecode(path)))
     except (TypeError, ValueError) as error:

@@ -151,7 +151,9 @@ class HeldOutParts:
                 elif not outcome.status.converged:  # it may never have been allowed to rise
                     noise_var = max(noise_var, rule(outcome.problem, outcome.state, True))
                 if outcome.status.code is StatusCode.STOPPED:
-                    note = "a callback stopped the fit while the noise was learned; it is what was known by then"
+                    note = (
+                        "a callback stopped the fit while the noise was learned; it is what was known by then"
+                    )
                     return Learned(float(np.median([*found, noise_var])), note, stopped=True)
                 if noise_var < NOTHING_FOUND * power:
                     break

@@ -221,5 +221,7 @@ class DiagonalEstimator(ABC):
         return RightHandSides()
 
     @abstractmethod
-    def estimate(self, context: PosteriorContext, carry: Any, rhs: RightHandSides, x: Array) -> DiagonalEstimate:
+    def estimate(
+        self, context: PosteriorContext, carry: Any, rhs: RightHandSides, x: Array
+    ) -> DiagonalEstimate:
         """Return the estimate, given the solutions x (B1 + B2, D) of `rhs`."""

@@ -92,9 +92,13 @@ class Corrected(DiagonalEstimator):
             self.probes, context.alpha.shape[0], like=context.like, rng=rng, distribution="rademacher"
         )
         scale = context.probe_scale()
-        return RightHandSides(b=probes * scale, extra=(self.fast.right_hand_sides(context, carry.fast, rng), probes, scale))
+        return RightHandSides(
+            b=probes * scale, extra=(self.fast.right_hand_sides(context, carry.fast, rng), probes, scale)
+        )
 
-    def estimate(self, context: PosteriorContext, carry: Any, rhs: RightHandSides, x: Array) -> DiagonalEstimate:
+    def estimate(
+        self, context: PosteriorContext, carry: Any, rhs: RightHandSides, x: Array
+    ) -> DiagonalEstimate:
         """Update the average ratio and apply it."""
         inner, ratio, steps, spread = carry
         wanted, probes, scale = rhs.extra

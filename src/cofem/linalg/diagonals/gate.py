@@ -63,7 +63,7 @@ class _Requested(NamedTuple):
     inner: Any
     rhs: RightHandSides
     #: How many of the solutions are the estimator's; those of the check probes follow.
-    count: int
+    n_solutions: int
     signs: Signs | None
 
 
@@ -161,7 +161,9 @@ class Gate(DiagonalEstimator):
         n_wanted = sum(part.shape[0] for part in (wanted.v, wanted.b) if part is not None)
         return RightHandSides(wanted.v, b, _Requested(current, inner, wanted, n_wanted, signs))
 
-    def estimate(self, context: PosteriorContext, carry: Any, rhs: RightHandSides, x: Array) -> DiagonalEstimate:
+    def estimate(
+        self, context: PosteriorContext, carry: Any, rhs: RightHandSides, x: Array
+    ) -> DiagonalEstimate:
         """Estimate, and judge the estimate if a check is due."""
         verdict: Verdict = carry
         current, inner, wanted, n_wanted, signs = rhs.extra

@@ -89,7 +89,9 @@ class Paired(DiagonalEstimator):
         noise += context.phi.forward(draws)
         return RightHandSides(v=noise, extra=draws)
 
-    def estimate(self, context: PosteriorContext, carry: Any, rhs: RightHandSides, x: Array) -> DiagonalEstimate:
+    def estimate(
+        self, context: PosteriorContext, carry: Any, rhs: RightHandSides, x: Array
+    ) -> DiagonalEstimate:
         """Compare what was explained with what was left."""
         xp = namespace(x)
         explained = xp.mean(squared_modulus(x), axis=0) * context.alpha

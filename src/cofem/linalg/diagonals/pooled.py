@@ -7,7 +7,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cofem._arrays import Array, conj, in_precision, namespace, on_device_of, precision_of, take, to_numpy, total
+from cofem._arrays import (
+    Array,
+    conj,
+    in_precision,
+    namespace,
+    on_device_of,
+    precision_of,
+    take,
+    to_numpy,
+    total,
+)
 from cofem.linalg.diagonals.base import (
     DiagonalEstimate,
     DiagonalEstimator,
@@ -66,7 +76,9 @@ class Pooled(DiagonalEstimator):
         )
         return RightHandSides(b=probes * namespace(context.alpha).sqrt(context.alpha), extra=probes)
 
-    def estimate(self, context: PosteriorContext, carry: Any, rhs: RightHandSides, x: Array) -> DiagonalEstimate:
+    def estimate(
+        self, context: PosteriorContext, carry: Any, rhs: RightHandSides, x: Array
+    ) -> DiagonalEstimate:
         """Turn the probes' traces into one c for each group."""
         probes = rhs.extra
         xp = namespace(x)

@@ -115,7 +115,9 @@ class Rademacher(DiagonalEstimator):
         scale = context.probe_scale() if self.scale is None else self.scale
         return RightHandSides(b=probes * scale, extra=(probes, scale))
 
-    def estimate(self, context: PosteriorContext, carry: Any, rhs: RightHandSides, x: Array) -> DiagonalEstimate:
+    def estimate(
+        self, context: PosteriorContext, carry: Any, rhs: RightHandSides, x: Array
+    ) -> DiagonalEstimate:
         """Average over the probes."""
         probes, scale = rhs.extra
         value, error = estimate_diagonal(probes, x, scale)

@@ -8,13 +8,13 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from cofem._arrays import Array, average, inner, namespace, number_like, reciprocal
+from cofem._packing import packable
 from cofem.linalg.diagonals.base import (
     DiagonalEstimate,
     DiagonalEstimator,
     PosteriorContext,
     RightHandSides,
 )
-from cofem._packing import packable
 from cofem.linalg.lanczos import spectral_density
 from cofem.linalg.roots import newton_root
 
@@ -101,7 +101,9 @@ class SelfConsistent(DiagonalEstimator):
         spectrum = Spectrum(np.maximum(nodes, 0.0), weights)
         return Carry(spectrum, relative, None)
 
-    def estimate(self, context: PosteriorContext, carry: Any, rhs: RightHandSides, x: Array) -> DiagonalEstimate:
+    def estimate(
+        self, context: PosteriorContext, carry: Any, rhs: RightHandSides, x: Array
+    ) -> DiagonalEstimate:
         """Solve for tau."""
         found: Carry = carry
         relative = found.relative_energy
