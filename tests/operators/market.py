@@ -185,7 +185,7 @@ MARKET |= {
     "vstack": vstack([Identity(4), DCT(4), 2 * FFT(4, real=True)]),
     "vstack without squares": vstack([Mask([0, 1], 5), Dense(_real(4, 2)) @ Dense(_real(2, 5))]),
     "vstack of convolutions": vstack([Convolution(_real(3), 8), 2 * Convolution(_complex(2), 8)]),
-    "vstack of mixed precision": vstack([Dense(_real(3, 4).astype(np.float32)), DCT(4), Dense(_real(2, 4))]),
+    "vstack of single precision": vstack([Dense(_real(3, 4).astype(np.float32)), DCT(4)]),
     "unitary on the left of a convolution": FFT((3, 4)) @ Convolution(_real(2, 3), (3, 4)),
     "scaled columns of a convolution": Convolution(_real(3), 7) @ Diagonal(_complex(7)),
     "multiple of a masked convolution": (2 - 1j) * (Mask([4, 0, 3], 6) @ Convolution(_real(3), 6)),

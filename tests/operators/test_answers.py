@@ -71,12 +71,6 @@ def relatives(operator: Operator, dense: np.ndarray) -> Iterator[tuple[Operator,
     yield Centred(operator, np.ones(columns)), dense - 1
 
 
-def least_precise(operator: Operator) -> Operator:
-    """The part in the lowest precision, which answers in it."""
-    parts = [operator, *(least_precise(part) for part in operator._parts())]
-    return min(parts, key=lambda part: part.precision or "float64")
-
-
 def some(length: int, shape: int | tuple[int, ...]) -> np.ndarray:
     """Places in any order; some occur more than once."""
     return np.random.default_rng(length).integers(length, size=shape)
@@ -121,7 +115,16 @@ def test_local_gram(operator: Operator, dense: np.ndarray, shape: tuple[int, int
         gram = matrix.conj().T @ matrix
         found = relative.local_gram(indices)
         assert found.dtype == relative.dtype
-        assert_close(found, gram[indices[:, :, None], indices[:, None, :]], least_precise(operator))
+        assert_close(found, gram[indices[:, :, None], indices[:, None, :]], operator)
+
+
+def test_local_gram_of_mixed_precision_has_the_type_of_the_whole() -> None:
+    single = Dense(draw((3, 4), np.float32))
+    for operator in (vstack([single, DCT(4), Dense(draw((2, 4)))]), single @ Diagonal(draw((4,)))):
+        gram = operator.gram(np.eye(4))
+        found = operator.local_gram([[0, 3, 2]])
+        assert found.dtype == np.float64
+        np.testing.assert_allclose(found[0], gram[np.ix_([0, 3, 2], [0, 3, 2])], rtol=1e-5, atol=1e-5)
 
 
 def test_local_gram_in_many_blocks(

@@ -103,7 +103,7 @@ def cosine_sums_at_even_frequencies(x: Array) -> Array:
     Examples
     --------
     >>> import numpy as np
-    >>> cosine_sums_at_even_frequencies(np.ones(4))
+    >>> cosine_sums_at_even_frequencies(np.ones(4)) + 0.0
     array([4., 0., 0., 0.])
     """
     xp, n = namespace(x), x.shape[-1]
