@@ -16,6 +16,7 @@ from cofem._arrays import (
     check_same_place,
     is_complex,
     is_foreign,
+    largest_part,
     namespace,
     on_device_of,
     place,
@@ -209,10 +210,7 @@ def _positive_vector(values: Any, n_rows: int, name: str) -> np.ndarray:
 
 def _check_size(values: Array, name: str, most: float) -> None:
     """Refuse numbers so large or so small that their squares and products leave the range of the type."""
-    xp = namespace(values)
-    parts = (xp.real(values), xp.imag(values)) if is_complex(values) else (values,)
-    largest = max(max(float(xp.max(part)), -float(xp.min(part))) for part in parts)  # without a copy
-    _check_largest(largest, name, most)
+    _check_largest(largest_part(values), name, most)
 
 
 def _check_largest(largest: float, name: str, most: float) -> None:

@@ -15,9 +15,8 @@ from cofem._arrays import (
     namespace,
     on_device_of,
     precision_of,
+    real_dot,
     take,
-    to_numpy,
-    vdot,
 )
 from cofem._blocks import CACHE_BLOCK, blocks
 
@@ -275,19 +274,6 @@ def conjugate_gradients(
 
 def _copy(r: Array, out: Array) -> None:
     out[...] = r
-
-
-def real_dot(a: Array, b: Array) -> np.ndarray:
-    """Real part of the inner product of each row, as NumPy numbers (they steer the iteration)."""
-    if isinstance(a, np.ndarray):  # called several times in each step: no detour
-        return np.vecdot(a, b).real.astype(float)
-    rows = range(a.shape[0])
-    if is_torch(a) and len(rows) == 1:
-        return np.array([vdot(a[0, :], b[0, :]).real.item()])
-    xp = namespace(a)
-    dot = xp.stack([vdot(a[i, :], b[i, :]) for i in rows]) if is_torch(a) else xp.vecdot(a, b)
-    dot = xp.real(dot) if xp.isdtype(dot.dtype, "complex floating") else dot
-    return np.asarray(to_numpy(dot), dtype=float)
 
 
 def weighted_energy(x: Array, weight: Array) -> np.ndarray:

@@ -25,7 +25,7 @@ from typing import Literal
 
 import numpy as np
 
-from cofem._arrays import Array, add_product, namespace, reciprocal
+from cofem._arrays import Array, add_product, namespace, real_dot, reciprocal
 from cofem.linalg.cg import (
     CGResult,
     Measure,
@@ -35,7 +35,6 @@ from cofem.linalg.cg import (
     divided_energy,
     frobenius_residual,
     join_results,
-    real_dot,
 )
 from cofem.linalg.preconditioners import PosteriorPreconditioner
 from cofem.operators.dictionary import Dictionary
