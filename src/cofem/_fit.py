@@ -31,7 +31,7 @@ WEAK_COLUMN = 1e-3
 
 
 @without_gradients
-def fit(
+def fit(  # noqa: PLR0913 (public)
     Phi: Any,
     y: Any,
     *,

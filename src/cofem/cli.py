@@ -35,7 +35,7 @@ def demo(
 
 
 @app.command()
-def recover(
+def recover(  # noqa: PLR0913 (public)
     data: Annotated[str, typer.Option(help="File with the data y: .npy, .npz (or .npz:name), .csv.")],
     operator: Annotated[
         str, typer.Option(help='The dictionary, e.g. "mask(rows.npy) @ idct(262144)"; names in the docs.')
@@ -50,7 +50,7 @@ def recover(
     nonnegative: Annotated[
         bool, typer.Option("--nonnegative", help="The coefficients are known not to be negative.")
     ] = False,
-    max_iter: Annotated[int | None, typer.Option(help="Outer steps at the most.")] = None,
+    max_iter: Annotated[int | None, typer.Option(help="Most outer steps.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the fit.")] = 0,
     checkpoint: Annotated[
         Path | None, typer.Option(help="File the fit is written to every minute and on Ctrl-C.")
@@ -69,13 +69,13 @@ def recover(
         recover_file(
             data,
             operator,
-            noise_std,
             out,
             plot,
+            noise_std="learn" if noise_std is None else noise_std,
             method=method,
             nonnegative=nonnegative,
             max_iter=max_iter,
-            seed=seed,
+            rng=seed,
             checkpoint=checkpoint,
             resume=resume,
         )
@@ -133,7 +133,7 @@ def reproduce(
 
 
 @app.command()
-def bench(
+def bench(  # noqa: PLR0913 (public)
     names: Annotated[
         list[str] | None, typer.Argument(help="Benchmarks to run; all if none is named.")
     ] = None,

@@ -346,7 +346,7 @@ class ImageDisplay(_Display):
     UNCERTAINTY = "standard deviation"
 
     @classmethod
-    def from_posterior(
+    def from_posterior(  # noqa: PLR0913 (public)
         cls,
         post: Posterior,
         synthesis: Any,

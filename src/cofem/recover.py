@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,20 +14,7 @@ from cofem.posterior import Posterior
 from cofem.status import ConvergenceWarning
 
 
-def recover_file(
-    data: str,
-    operator: str,
-    noise_std: float | None,
-    out: Path,
-    plot: Path | None = None,
-    *,
-    method: str = "auto",
-    nonnegative: bool = False,
-    max_iter: int | None = None,
-    seed: int = 0,
-    checkpoint: Path | None = None,
-    resume: Path | None = None,
-) -> Posterior:
+def recover_file(data: str, operator: str, out: Path, plot: Path | None = None, **settings: Any) -> Posterior:
     """Fit the data in a file, write the posterior and, if wanted, a figure, and print what was found.
 
     Parameters
@@ -35,18 +23,12 @@ def recover_file(
         File with y; see `cofem.files.read_array`.
     operator : str
         Expression for the dictionary; see `cofem.expressions.parse_operator`.
-    noise_std : float or None
-        Standard deviation of the noise; learned if None.
     out : Path
         The ``.npz`` file to write; read it again with `cofem.load`.
     plot : Path, optional
         The figure to write.
-    method, nonnegative, max_iter : str, bool, int
-        As for `cofem.fit`.
-    seed : int
-        Seed of the fit.
-    checkpoint, resume : Path, optional
-        Where the state of the fit is written now and then, and where it goes on from; see `cofem.fit`.
+    **settings
+        As for `cofem.fit`: the noise, the method, checkpoints and so on.
     """
     from rich.console import Console
     from rich.table import Table
@@ -68,18 +50,7 @@ def recover_file(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)
         warnings.simplefilter("always", cofem.CheckpointWarning)
-        post = cofem.fit(
-            Phi,
-            y,
-            noise_std="learn" if noise_std is None else noise_std,
-            method=method,
-            nonnegative=nonnegative,
-            max_iter=max_iter,
-            rng=seed,
-            progress=True,
-            checkpoint=checkpoint,
-            resume=resume,
-        )
+        post = cofem.fit(Phi, y, progress=True, **settings)
     post.save(out)
     table = Table(show_header=False)
     found = post.support()

@@ -74,7 +74,7 @@ class RVMRegressor(SparseBayesianRegressor):
     (True, True)
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (public)
         self,
         *,
         kernel: str | Callable[..., float] = "rbf",

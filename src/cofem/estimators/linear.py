@@ -90,7 +90,7 @@ class SBLRegressor(SparseBayesianRegressor):
     ((5,), True)
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (public)
         self,
         *,
         noise_std: Any = "learn",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from cofem._arrays import namespace, on_device_of
+from cofem._arrays import Array, namespace, on_device_of
 
-Array = Any
 ProbeDistribution = Literal["rademacher", "gaussian"]
 
 

@@ -205,9 +205,6 @@ def timed_fit(
     seed: int,
     target: float | None = None,
     time_limit: float = math.inf,
-    max_iter: int | None = None,
-    tol: float | None = None,
-    alpha_init: float | None = None,
     checkpoints: Path | str | None = None,
     trace: list[tuple[float, float, float]] | None = None,
     **settings: Any,
@@ -219,7 +216,7 @@ def timed_fit(
     case : Case
         The problem.
     method : str or method object
-        As for `cofem.fit`, and so are `max_iter`, `tol`, `alpha_init` and further `settings`.
+        As for `cofem.fit`, and so are further `settings`.
     seed : int
         Seed of the fit.
     target : float, optional
@@ -233,7 +230,7 @@ def timed_fit(
         Gets an NRMSE, the seconds and the applications so far after every step.
     """
     warm_up(method)
-    marks = (case.y, method, seed, target, max_iter, tol, alpha_init, sorted(settings.items()))
+    marks = (case.y, method, seed, target, sorted(settings.items()))
     with kept(checkpoints, *marks, traced=trace is not None) as keeping, warnings.catch_warnings():
         reset_peak()
         watch = Watch(case, target, time_limit, trace=trace is not None, kept=keeping)
@@ -244,9 +241,6 @@ def timed_fit(
             case.y,
             noise_std=case.noise_std,
             method=method,
-            max_iter=max_iter,
-            tol=tol,
-            alpha_init=alpha_init,
             rng=seed,
             callback=watch,
             **settings,
