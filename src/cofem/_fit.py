@@ -169,6 +169,7 @@ def fit_task(data: Data, settings: Settings, runner: Runner, task: int = 0) -> P
     problem = prepared.problem
     method, why = get_method(settings.method, problem)
     check_method(method, problem)
+    problem = problem.normalised() if method.free_of_units else problem
     start = method.start_alpha if settings.alpha_init is None else settings.alpha_init
     max_iter = method.default_max_iter if settings.max_iter is None else settings.max_iter
     plan = Plan(task, method, check_alpha_init(start, problem.n_columns), max_iter, settings.tol)
@@ -221,10 +222,13 @@ def _notes_on(data: Data, prepared: PreparedProblem) -> list[str]:
 
 def _about_weak_columns(outcome: Outcome) -> list[str]:
     """Say so where noise may have become large coefficients: the evidence does not know a column's scale."""
-    energy, state = outcome.problem.phi.column_energy, outcome.state
-    xp = namespace(energy)
+    problem, state = outcome.problem, outcome.state
+    scale = problem.units.columns
+    norms = problem.phi.norms if scale is None else problem.phi.norms / scale
+    norms = on_device_of(state.alpha, norms) if isinstance(norms, np.ndarray) else norms
+    xp = namespace(norms)
     found = state.alpha * state.variance < 0.5
-    weak = energy < WEAK_COLUMN**2 * float(xp.max(energy))
+    weak = norms < WEAK_COLUMN * float(xp.max(norms))
     count = int(xp.count_nonzero(found & weak))
     if not count:
         return []

@@ -193,6 +193,11 @@ class CoFEM(ExpectationMaximisation):
         """Where alpha starts unless the user says otherwise."""
         return self.alpha_init
 
+    @property
+    def free_of_units(self) -> bool:
+        """Whether columns may be brought to a common norm: not in Algorithm 1 to the letter."""
+        return self.stop == "each"
+
     def accelerates(self, state: State) -> bool:
         """Extrapolate while the variances are free of noise."""
         return self.accelerate and state.carry.quiet

@@ -143,7 +143,7 @@ class HeldOutParts:
                 seen, rule = split(problem, rows, start)
                 method, _ = choose_method(seen)
                 name = f"{plan.task}/noise/{number}/{turn}"
-                stage = Stage(name, title, None, method.default_max_iter, noise=rule)
+                stage = Stage(name, title, plan.alpha_init, method.default_max_iter, noise=rule)
                 outcome = runner.run(seen, method, stage)
                 noise_var = outcome.problem.noise_var
                 if outcome.status.code is StatusCode.FAILED:
