@@ -343,7 +343,8 @@ class _Solver:
                 guess=self.guess(),
                 norm="posterior" if each else "frobenius",
             )
-            self.factored = self.can_factor and not solution.cg.converged[:n_tasks].all()
+            unsolved = not solution.cg.converged[:n_tasks].all() and not solution.cg.broken.any()
+            self.factored = self.can_factor and unsolved
         if self.factored:
             solution = self.factor().solution(v, kept)
         self.accounts.append(replace(solution.cg, x=None))
