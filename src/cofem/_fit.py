@@ -156,7 +156,7 @@ def fit_tasks(data: Data, settings: Settings, runner: Runner) -> Posterior:
     """Fit all tasks, together or one after the other."""
     if isinstance(data.Phi, list | tuple) and isinstance(data.y, list | tuple) and _are_tasks(data.Phi):
         return _fit_different(data, settings, runner)
-    y = as_array(data.y)
+    y = as_array(data.y, "y")
     if y.ndim == 2 and not settings.prior.joins_tasks and y.shape[1] > 0:
         operator = as_operator(data.Phi)
         columns = (y[:, i] for i in range(y.shape[1]))
@@ -269,7 +269,7 @@ def _fit_different(data: Data, settings: Settings, runner: Runner) -> Posterior:
     columns = {operator.shape[1] for operator in operators}
     if len(columns) > 1:
         raise ValueError(f"Phi must hold dictionaries with as many columns each, got {sorted(columns)}")
-    ys = [as_array(y) for y in data.y]
+    ys = [as_array(y, "y") for y in data.y]
     for i, (operator, y) in enumerate(zip(operators, ys, strict=True)):
         if tuple(y.shape) != (operator.shape[0],):
             raise ValueError(f"y[{i}] must have shape ({operator.shape[0]},), got {tuple(y.shape)}")
