@@ -20,6 +20,7 @@ from cofem.linalg.diagonals import (
     PosteriorContext,
     Rademacher,
 )
+from cofem.linalg.diagonals.support import check_support
 from cofem.linalg.direct import DirectSystem, is_small
 from cofem.linalg.probes import ProbeDistribution
 from cofem.linalg.system import Form, Solution
@@ -286,9 +287,23 @@ class CoFEM(ExpectationMaximisation):
             return state, Info(trouble=BROKEN)
         mean = namespace(solution.x).reshape(solution.x, state.mean.shape)
         state, trouble = replace(state, mean=mean), _trouble(solution.cg)
+        state, notes = self._check_support(problem, state, solver, rng)
         if trouble and ended is StatusCode.CONVERGED:  # a mean that was not solved for has not converged
-            return state, Info(trouble=trouble, end=StatusCode.MAX_ITER, message=f"the last mean: {trouble}")
-        return state, Info(trouble=trouble)
+            why = f"the last mean: {trouble}"
+            return state, Info(trouble=trouble, end=StatusCode.MAX_ITER, message=why, notes=notes)
+        return state, Info(trouble=trouble, notes=notes)
+
+    def _check_support(
+        self, problem: Problem, state: State, solver: _Solver, rng: np.random.Generator
+    ) -> tuple[State, dict[str, str]]:
+        """Look at the variances of what was found, one by one."""
+        estimator = self.estimator(problem)
+        if estimator.is_exact(state.carry.diagonal) or not isinstance(state.mean, np.ndarray):
+            return state, {}
+        context = PosteriorContext(problem.phi, state.alpha, problem.noise_var, solver.solve_probes)
+        checked = check_support(context, state.mean, state.variance, rng)
+        notes = {"support": checked.note} if checked.note else {}
+        return replace(state, variance=checked.variance), notes
 
 
 class _Solver:

@@ -241,7 +241,8 @@ def _finish(
     if last.end is not None:
         status = Status(last.end, last.message)
     troubles, trouble = record.counted(last.trouble), last.trouble or record.trouble
-    return replace(record, state=state, troubles=troubles, trouble=trouble), status
+    decisions = record.decisions | last.notes
+    return replace(record, state=state, troubles=troubles, trouble=trouble, decisions=decisions), status
 
 
 def _out_of_steps(record: Record, stage: Stage) -> Status:
