@@ -404,7 +404,7 @@ def test_a_fit_resumed_elsewhere_does_not_replace_a_third_one(path: Path, tmp_pa
         cofem.fit(SMALL.Phi, SMALL.y[:-1], resume=path, checkpoint=other, **settings)
     assert other.read_bytes() == before
     fresh = tmp_path / "fresh.npz"
-    with pytest.raises(ValueError, match="resume: .*another fit"):
+    with pytest.raises(ValueError, match=r"resume: .*another fit"):
         cofem.fit(SMALL.Phi, 3 * SMALL.y, resume=path, checkpoint=fresh, **settings)
     assert not fresh.exists()
 
@@ -692,7 +692,7 @@ def test_recover_takes_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert recover("--max-iter", "5", "--checkpoint", "run.npz").exit_code == 0
     assert recover("--resume", "run.npz", "--force").exit_code == 0
     assert_same(cofem.load("whole.npz"), cofem.load("result.npz"))
-    done = recover("--resume", "y.npy")
+    done = recover("--resume", "y.npy", "--force")
     assert done.exit_code == 2
     assert "resume must be a checkpoint" in done.stderr
     original = cofem.EM.expectation
@@ -703,6 +703,6 @@ def test_recover_takes_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return original(self, problem, alpha, state, rng)
 
     monkeypatch.setattr(cofem.EM, "expectation", interrupt)
-    done = recover("--checkpoint", "other.npz")
+    done = recover("--checkpoint", "other.npz", "--force")
     assert done.exit_code == 130
     assert "--resume other.npz" in done.stderr

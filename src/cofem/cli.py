@@ -62,7 +62,8 @@ def recover(  # noqa: PLR0913 (public)
 ) -> None:
     """Recover sparse coefficients from your own data.
 
-    Files that exist are not replaced without --force. With the same file for --checkpoint and --resume, a command that was stopped goes on when it is repeated.
+    Files that exist are not replaced without --force. With the same file for --checkpoint and --resume, a
+    command that was stopped goes on when it is repeated.
 
     Example: cofem recover --data y.npy --operator "mask(rows.npy) @ idct(262144)" --plot result.png
     """

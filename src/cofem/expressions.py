@@ -8,8 +8,8 @@ The grammar::
     call     = name "(" [ argument { "," argument } ] ")"
     argument = [ name "=" ] ( sum | number | word | text )
 
-A word is a file name or a plain name without quotes; a text is in single or double quotes. What a person would not
-write (too long, too deep, too large for memory) is refused before anything is built.
+A word is a file name or a plain name without quotes; a text is in single or double quotes. What
+a person would not write (too long, too deep, too large for memory) is refused before anything is built.
 """
 
 from __future__ import annotations
@@ -353,7 +353,8 @@ def _shape(lengths: tuple[Any, ...]) -> int | tuple[int, ...]:
     limit = LARGEST if available is None else min(LARGEST, available // 8)
     if size > limit:
         raise ExpressionError(
-            f"a signal of length {size:.4g} takes {describe_bytes(8.0 * size)}; at most {limit:.4g} fit into memory"
+            f"a signal of length {size:.4g} takes {describe_bytes(8.0 * size)}; at most {limit:.4g} fit into "
+            "memory"
         )
     return lengths[0] if len(lengths) == 1 else lengths
 

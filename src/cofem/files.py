@@ -91,10 +91,16 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
 
     `numpy.load` stops reading at the last number of an array, before the checksum is compared.
     """
-    with zipfile.ZipFile(path) as archive:
-        members = archive.infolist()
-        _check_memory(sum(member.file_size for member in members))
-        return {member.filename.removesuffix(".npy"): _read_member(archive, member) for member in members}
+    with open(path, "rb") as file:
+        try:
+            archive = zipfile.ZipFile(file)
+            members = archive.infolist()
+            _check_memory(sum(member.file_size for member in members))
+            return {member.filename.removesuffix(".npy"): _read_member(archive, member) for member in members}
+        except (ValueError, zipfile.BadZipFile):
+            raise
+        except Exception as error:  # a damaged archive fails in many ways
+            raise zipfile.BadZipFile(f"cannot be read ({_first_line(error)})") from error
 
 
 def check_unpacked(path: str | os.PathLike[str]) -> None:
@@ -172,7 +178,7 @@ def _check_memory(size: int) -> None:
     available = available_bytes()
     if available is not None and size > available:
         raise ValueError(
-            f"takes {describe_bytes(size)} of memory once it is read; {describe_bytes(available)} are available"
+            f"takes {describe_bytes(size)} of memory once it is read; {describe_bytes(available)} are free"
         )
 
 

@@ -135,13 +135,11 @@ MARKET: dict[str, Operator] = {
     "convolution circular causal image": Convolution(_DECAY.reshape(3, 3), (5, 4), causal=True),
     "convolution same causal": Convolution(_DECAY, 13, mode="linear", causal=True),
     "convolution same causal with long kernel": Convolution(_DECAY, 4, mode="linear", causal=True),
-    "convolution same causal complex": Convolution(_DECAY * 1j ** np.arange(9), 7, mode="linear", causal=True),
-    "convolution same causal float32": Convolution(
-        _DECAY.astype(np.float32), 12, mode="linear", causal=True
+    "convolution same causal complex": Convolution(
+        _DECAY * 1j ** np.arange(9), 7, mode="linear", causal=True
     ),
-    "convolution same causal image": Convolution(
-        _DECAY.reshape(3, 3), (4, 5), mode="linear", causal=True
-    ),
+    "convolution same causal float32": Convolution(_DECAY.astype(np.float32), 12, mode="linear", causal=True),
+    "convolution same causal image": Convolution(_DECAY.reshape(3, 3), (4, 5), mode="linear", causal=True),
     "convolution full causal": Convolution(_DECAY, 6, mode="linear", output="full", causal=True),
     "convolution circular float32": Convolution(_real(3).astype(np.float32), 9),
     "convolution circular complex": Convolution(_complex(4), 6),

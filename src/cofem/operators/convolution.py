@@ -46,8 +46,8 @@ def looks_causal(kernel: np.ndarray) -> bool:
     That is a real kernel with one axis and at least `SHORTEST_JUDGED` entries, for which
 
     1. the largest entry lies in the first third, and
-    2. the first half holds 95 % of the energy; or 70 % where the entries go up and down once, as those of decays
-       and of haemodynamic responses do, and those of noise do not.
+    2. the first half holds 95 % of the energy; or 70 % where the entries go up and down once, as those of
+       decays and of haemodynamic responses do, and those of noise do not.
 
     A kernel that is symmetric or antisymmetric has half of its energy in its first half, and is never meant.
 
@@ -76,8 +76,8 @@ class Convolution(Operator):
 
     By default the origin of the kernel is its centre: right for a blur, where a spike spreads to both sides.
     A response that begins at its first entry (a decay, a calcium transient, a haemodynamic response) needs
-    ``causal=True``; else the response begins half a kernel before its spike, and a fit finds every spike half a
-    kernel too late. A kernel that looks like such a response is warned about unless `causal` is given.
+    ``causal=True``; else the response begins half a kernel before its spike, and a fit finds every spike half
+    a kernel too late. A kernel that looks like such a response is warned about unless `causal` is given.
 
     Parameters
     ----------
@@ -143,10 +143,11 @@ class Convolution(Operator):
         self._axes = tuple(range(-kernel.ndim, 0))
         self._set_geometry()
         if centre is None and causal is None and output == "same" and looks_causal(kernel):
+            largest = int(np.argmax(np.abs(kernel))) + 1
             warn(
-                f"kernel looks causal (of {kernel.size} entries number {int(np.argmax(np.abs(kernel))) + 1} is the "
-                f"largest), but its origin is its centre, so that spikes are found {self._origin[0]} places too "
-                "late; say causal=True if it begins at its first entry, causal=False if the centre is right",
+                f"kernel looks causal (entry {largest} of {kernel.size} is the largest), but its origin is "
+                f"its centre, so that a fit finds spikes {self._origin[0]} places too late; say causal=True "
+                "if it begins at its first entry, causal=False if the centre is right",
                 UserWarning,
             )
         super().__init__(

@@ -185,7 +185,8 @@ class Keeper:
         differs = _difference(self._in_the_way.get(name, new), new)
         if differs:
             raise ValueError(
-                f"checkpoint {str(self.path)!r} exists and belongs to another fit: {differs}; {self._advice()}"
+                f"checkpoint {str(self.path)!r} exists and belongs to another fit: {differs}; "
+                f"{self._advice()}"
             )
         self.fingerprints[name] = new
         self._may_write = True  # not before: what stands in the file is still to be protected

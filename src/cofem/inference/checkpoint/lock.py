@@ -72,16 +72,16 @@ class Lock:
                 found = os.read(handle, len(MARK))
                 if found and not MARK.startswith(found):
                     raise ValueError(
-                        f"checkpoint {str(path)!r}: its lock would be {str(self._file)!r}, which is a file of "
-                        "another kind; it is left alone, choose another name"
+                        f"checkpoint {str(path)!r}: its lock would be {str(self._file)!r}, which is a file "
+                        "of another kind; it is left alone, choose another name"
                     )
                 os.truncate(handle, 0)
                 os.pwrite(handle, MARK + f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
                 self._handle = handle
             except BlockingIOError as error:
                 raise ValueError(
-                    f"checkpoint {str(path)!r} is in use by another fit ({_holder(handle)}); wait for it to end, "
-                    "or choose another name"
+                    f"checkpoint {str(path)!r} is in use by another fit ({_holder(handle)}); wait for it to "
+                    "end, or choose another name"
                 ) from error
             finally:
                 if self._handle is None:

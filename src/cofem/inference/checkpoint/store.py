@@ -105,8 +105,8 @@ def read_fingerprints(path: Path) -> dict[str, dict[str, Any]]:
         return found
     except UNREADABLE as error:
         raise ValueError(
-            f"checkpoint {str(path)!r} exists, and whose it is cannot be told ({error or type(error).__name__}); "
-            "it is left alone: choose another name, or delete it"
+            f"checkpoint {str(path)!r} exists, and whose it is cannot be told "
+            f"({' '.join(str(error).split()) or type(error).__name__}); choose another name, or delete it"
         ) from error
 
 
