@@ -503,9 +503,13 @@ def test_a_checkpoint_goes_where_a_link_points_and_keeps_its_mode(path: Path, tm
     assert path.stat().st_mode & 0o777 == 0o640
 
 
-def test_a_device_is_never_replaced() -> None:
+def test_what_is_no_plain_file_is_never_replaced(tmp_path: Path) -> None:
+    """A pipe of our own stands for devices: a test that fails must not cost the machine its /dev/null."""
+    pipe = tmp_path / "pipe.npz"
+    os.mkfifo(pipe)
     with pytest.raises(ValueError, match="plain file"):
-        cofem.fit(SMALL.Phi, SMALL.y, noise_std=0.01, checkpoint="/dev/null")
+        cofem.fit(SMALL.Phi, SMALL.y, noise_std=0.01, checkpoint=pipe)
+    assert pipe.is_fifo()
 
 
 # --- trouble on the way -------------------------------------------------------------------------------
