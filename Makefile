@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test nightly clean
+.PHONY: demo test test-all nightly clean
 
 demo: $(VENV)/.installed
 	$(BIN)/cofem demo --out out
@@ -15,6 +15,13 @@ test: $(VENV)/.installed-test
 	$(BIN)/lint-imports
 	# Two workers share the cores; threads of BLAS in each would only wait for each other.
 	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --cov --cov-report=term
+
+# The same with PyTorch and pandas, whose tests `make test` skips where they are missing; none may be skipped.
+test-all: $(VENV)/.installed-test
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[test,test-all]"
+	COFEM_REQUIRE_ALL=1 $(MAKE) test
+	# scikit-learn's checks of array libraries ask for this; SciPy reads it when it is imported.
+	SCIPY_ARRAY_API=1 $(BIN)/pytest -q tests/test_estimators.py -k array_api
 
 # The property tests with twenty times as many cases, and central lines broken on purpose.
 nightly: $(VENV)/.installed-test
