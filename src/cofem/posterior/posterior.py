@@ -417,23 +417,28 @@ class Posterior:
         return mean, xp.astype(xp.sqrt(variance), self.variance.dtype)
 
     @without_gradients
-    def log_evidence(self, vectors: int = 16, steps: int = 120, rng: Any = 0) -> LogEvidence:
+    def log_evidence(self, vectors: int = 16, steps: int = 1000, rng: Any = 0) -> LogEvidence:
         """Log of ``p(y | alpha, noise_std)``, to compare models of the same data.
 
-        The determinant comes from stochastic Lanczos quadrature, or exactly where the smaller side of the
-        dictionary is at most 512.
+        The determinant is exact where the smaller side of the dictionary is at most 512. Otherwise up to 512
+        columns that matter most are taken out of it exactly, and the rest is estimated by stochastic Lanczos
+        quadrature.
 
         Parameters
         ----------
-        vectors, steps : int
-            Random vectors and Lanczos steps: their product is the cost in applications.
+        vectors : int
+            Random vectors. The standard error falls with their root; with a single one it is infinite.
+        steps : int
+            Most Lanczos steps with each vector. Steps end as soon as they add little to the standard error,
+            most often after 8 to 50; each is one application for each vector.
         rng : int or numpy.random.Generator
             Source of the vectors.
 
         Returns
         -------
         LogEvidence
-            ``value`` in nats and its ``standard_error`` (0 if exact).
+            ``value`` in nats and its ``standard_error`` (0 if exact): the spread over the vectors, with
+            Student's factor for few of them, and what is left of the error of the quadrature.
 
         Examples
         --------
@@ -444,6 +449,8 @@ class Posterior:
         """
         if self.gaussian is not None or any(t.gaussian for t in self.tasks or ()):
             raise ValueError("log_evidence is not known with nonnegative=True")
+        _check_count(vectors, "vectors")
+        _check_count(steps, "steps")
         generator = np.random.default_rng(rng)
         if self.tasks is not None:
             each = self._each("log_evidence", vectors, steps, generator)
@@ -452,7 +459,7 @@ class Posterior:
         solver = self._solver("log_evidence")
         phi, alpha, noise_var = solver.phi, solver.alpha, solver.noise_var
         y = in_precision(as_rows(self._white_y()), "float64")
-        mean = solver.for_count(y.shape[0])(v=y)
+        mean = solver.mean_for_evidence(y)
         log_det, error = log_determinant(
             phi, alpha, noise_var, mean, vectors=vectors, steps=steps, rng=generator
         )
@@ -495,6 +502,13 @@ class Posterior:
         """Return the data as the solver sees them, a row for each task."""
         y = in_precision(transposed(self.y), "float64")
         return y if self.weights is None else y * self.weights
+
+
+def _check_count(count: Any, name: str) -> None:
+    if isinstance(count, bool) or not isinstance(count, int | np.integer):
+        raise TypeError(f"{name} must be a positive integer, got {count!r}")
+    if count < 1:
+        raise ValueError(f"{name} must be a positive integer, got {count!r}")
 
 
 def _check_level(level: Any) -> float:
