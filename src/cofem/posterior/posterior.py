@@ -31,6 +31,7 @@ from cofem.linalg.direct import CG_STEPS, is_cheaper
 from cofem.linalg.evidence import LogEvidence, log_determinant, log_evidence
 from cofem.operators import Operator, as_operator
 from cofem.posterior.solver import PosteriorSolver, batches, rows_of
+from cofem.posterior.support import find_support
 from cofem.priors.rectified import rectified_draws, rectified_quantile
 from cofem.status import Status
 
@@ -190,10 +191,21 @@ class Posterior:
     def support(self, level: float = 0.95) -> Array:
         """Find the coefficients that are all non-zero with probability at least `level`.
 
-        A coefficient counts when its credible region at probability ``1 - (1 - level) / D`` (an
-        interval, or a disc for complex coefficients) leaves out zero; by the union bound the regions
-        of all D hold together with probability `level`. With several tasks, one of them is enough. With
-        ``nonnegative=True``, the Gaussian before the constraint is judged, by its lower tail.
+        A coefficient counts when its credible region at probability ``1 - (1 - level) / D`` leaves out zero;
+        by the union bound the regions of all D coefficients hold together with probability `level`, under the
+        posterior at the learned precisions. The region is
+
+        1. for one task, an interval around the mean, or a disc for complex coefficients;
+        2. for L tasks that share their precisions (`cofem.MultiTask`), an ellipsoid for the L values of the
+           coefficient together, with ``sum_l |z_l - mean_l|^2 / variance_l`` below the quantile of the
+           chi-squared distribution with L degrees of freedom (2 L for complex coefficients, of twice the
+           sum): the coefficient is non-zero in one task at least, and small means in many tasks add up;
+        3. for L tasks that share nothing, one for each task, at ``1 - (1 - level) / (D L)``; one of them is
+           enough.
+
+        With ``nonnegative=True``, the Gaussian before the constraint is judged by its lower tail; for tasks
+        that share their precisions, that of the sum over tasks of the coefficient in units of its standard
+        deviation.
 
         Parameters
         ----------
@@ -208,19 +220,7 @@ class Posterior:
         >>> post.support().tolist()
         [0]
         """
-        tail = (1 - _check_level(level)) / size(self.mean)
-        xp = namespace(self.mean)
-        if self.tasks is not None and self.gaussian is None and any(t.gaussian for t in self.tasks):
-            found = [task.support(level) for task in self.tasks]
-            return np.unique(np.concatenate(found))
-        if self.gaussian is not None:
-            mean, variance = self.gaussian
-            variance = variance if mean.ndim == 1 else variance[:, None]
-            away = mean > -ndtri(tail) * np.sqrt(variance)
-        else:
-            threshold = float(-np.log(tail) if is_complex(self.mean) else ndtri(tail / 2) ** 2)
-            away = xp.abs(self.mean) ** 2 > threshold * self.variance
-        return xp.nonzero(away if away.ndim == 1 else xp.any(away, axis=1))[0]
+        return find_support(self, _check_level(level))
 
     def credible_interval(self, level: float = 0.95) -> tuple[Array, Array]:
         """Central interval of each coefficient that holds it with probability `level`.
