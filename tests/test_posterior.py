@@ -250,12 +250,15 @@ def test_repr_tells_the_essentials():
 N_ANGLES = 180
 
 
-def arrivals(seed: int, snapshots: int = 50, sensors: int = 20) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Three sources at 0 dB on a line of sensors: dictionary of directions, data, the sources' directions."""
+def arrivals(seed: int, snapshots: int = 50, sensors: int = 16) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Three sources at 0 dB, within 50 degrees of the broadside of a line of sensors.
+
+    Returns the dictionary of directions, the data and the indices of the sources.
+    """
     rng = np.random.default_rng(seed)
     directions = np.sin(np.deg2rad(np.linspace(-90, 90, N_ANGLES, endpoint=False)))
     Phi = np.exp(1j * np.pi * np.arange(sensors)[:, None] * directions)
-    sources = np.sort(rng.choice(np.arange(30, 50), 3, replace=False)) + np.array([0, 40, 80])
+    sources = np.sort(rng.choice(np.arange(45, 65), 3, replace=False)) + np.array([0, 25, 60])
 
     def normal(*shape: int) -> np.ndarray:
         return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)) / np.sqrt(2)
@@ -273,7 +276,7 @@ def test_tasks_that_share_precisions_pool_their_evidence(seed, noise_std):
     assert (distance.min(axis=0) <= 1).all()
     assert (distance.min(axis=1) <= 2).all()
     assert found.size <= 6
-    assert all(post.task(i).support().size < 3 for i in range(10))  # no snapshot could tell by itself
+    assert np.mean([post.task(i).support().size for i in range(10)]) < 2  # snapshots by themselves tell less
 
 
 def test_tasks_with_dictionaries_of_their_own_pool_as_well():
