@@ -498,7 +498,8 @@ KILLED = """
     from tests.problems import dct_case
     path, out = sys.argv[1:]
     case = dct_case(128)
-    settings = dict(rng=7, checkpoint=path, resume=path, checkpoint_every=0, noise_std=case.noise_std, max_iter=15)
+    settings = dict(rng=7, noise_std=case.noise_std, max_iter=15)
+    settings |= dict(checkpoint=path, resume=path, checkpoint_every=0)
     y = torch.asarray(case.y)
     cofem.fit(case.Phi, y, callback=lambda state: time.sleep(0.02), **settings).save(out)
 """

@@ -129,9 +129,9 @@ def unpack(tree: Any, arrays: Mapping[str, np.ndarray]) -> Any:
 
 
 def to_place(value: Any, like: Array) -> Any:
-    """Return what `unpack` gave, with every `OfAnotherLibrary` as an array of the library and device of `like`.
+    """Return what `unpack` gave, with every `OfAnotherLibrary` where `like` is.
 
-    What counts is where the data are now: what was written on a graphics processor goes on wherever they are.
+    They become arrays of its library on its device. What counts is where the data are now: what was written on a graphics processor goes on wherever they are.
 
     Examples
     --------

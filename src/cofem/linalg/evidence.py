@@ -35,7 +35,7 @@ EXACT_DETERMINANT = 512
 MOST_COLUMNS, MOST_NUMBERS = 512, 2**24
 #: Variance of a column's part of the data, relative to the noise, from which on it is worth taking out.
 MATTERS = 1e-3
-#: Half the width of the brackets at which no more Lanczos steps are taken: in nats, or relative to the spread.
+#: Half the width of the brackets at which Lanczos steps end: in nats, or relative to the spread.
 NARROW, NARROW_BESIDE_SPREAD = 0.05, 0.1
 #: Part of a normal distribution below one standard deviation.
 BELOW_ONE = 0.8413447460685429
@@ -108,16 +108,17 @@ def log_determinant(
        :math:`P = I + \sum_{j \in L} g_j \varphi_j\varphi_j^H / \sigma^2`, of known determinant,
        :math:`\det C/\sigma^2 = \det P \, \det (I + P^{-1/2} R P^{-1/2})`, where R is what the others make.
     2. What is left is computed exactly where the smaller side of Phi is at most `EXACT_DETERMINANT`.
-    3. Otherwise it is the mean of ``z^H log(M) z`` over random vectors z, by Lanczos steps. M is the matrix on
-       the side of the coefficients, ``I + R^1/2^H P^-1 R^1/2``, scaled to a diagonal of about one: most of its
-       eigenvalues are close to 1, whatever the noise. Where more coefficients matter than there are data it
-       has tiny eigenvalues; then M is the matrix on the side of the data.
+    3. Otherwise it is the mean of ``z^H log(M) z`` over random vectors z, by Lanczos steps. M is the matrix
+       on the side of the coefficients, scaled to a diagonal of about one: most of its eigenvalues are close
+       to 1, whatever the noise. Where more coefficients matter than there are data it has tiny eigenvalues;
+       then M is the matrix on the side of the data.
     4. Each ``z^H log(M) z`` is bracketed, and steps are taken until the brackets are narrow beside the spread
        over the vectors, or narrower than `NARROW`. The standard error is that of the mean, with Student's
        factor for few vectors, plus half the mean width of the brackets.
 
-    Over ten kinds of dictionary and noise from 1e-1 to 1e-5, 8 to 45 steps were enough; without 1. and the
-    scaling, 2000 were not (`tests/test_evidence.py`).
+    On ten kinds of dictionary of about 200 x 400 with noise from 1e-1 to 1e-5 and 100 columns taken out, 8
+    steps were enough, but for copies of columns that all matter (224). Without 1. and the scaling, 120 steps
+    left errors of up to 2900 nats at standard errors of 4.
     """
     n_rows, n_columns = phi.shape
     xp = namespace(like)
@@ -139,7 +140,7 @@ def log_determinant(
         count = min(at_once, vectors - start)
         probes = draw_probes(count, side.size, like=like, rng=rng, distribution="rademacher")
         probes = probes / float(np.sqrt(side.size))
-        found = bracket_log(side.apply, probes, side.least, steps=steps, close=_Close(side.size))
+        found = bracket_log(side.apply, probes, side.least, steps=steps, close=_narrow(side.size))
         brackets.append(found)
     value, error, width = _summary(brackets, side.size)
     return known + value, error + width
@@ -243,14 +244,14 @@ def _without(values: Array, columns: np.ndarray) -> Array:
     return xp.where(xp.asarray(kept, device=device), values, number_like(values, 0.0))
 
 
-class _Close(NamedTuple):
-    """Whether brackets are narrow enough for a matrix of a given size."""
+def _narrow(size: int) -> Callable[[Brackets], bool]:
+    """Return a function that tells whether brackets are narrow enough for a matrix of a given size."""
 
-    size: int
-
-    def __call__(self, brackets: Brackets) -> bool:
-        _, error, width = _summary([brackets], self.size)
+    def narrow(brackets: Brackets) -> bool:
+        _, error, width = _summary([brackets], size)
         return width <= max(NARROW, NARROW_BESIDE_SPREAD * error if math.isfinite(error) else 0.0)
+
+    return narrow
 
 
 def _summary(brackets: list[Brackets], size: int) -> tuple[float, float, float]:

@@ -18,7 +18,6 @@ from cofem._arrays import (
     is_complex,
     namespace,
     on_device_of,
-    size,
     squared_modulus,
     standard_normal,
     take,

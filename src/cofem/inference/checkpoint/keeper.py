@@ -163,7 +163,11 @@ class Keeper:
         problem.phi.counter.products = done.products
         self.rng.bit_generator.state = done.rng
         return Outcome(
-            problem.with_noise(done.noise_var), to_place(done.state, problem.y), done.history, done.status, done.doubtful
+            problem.with_noise(done.noise_var),
+            to_place(done.state, problem.y),
+            done.history,
+            done.status,
+            done.doubtful,
         )
 
     def record(self, stage: str, method: Method) -> Record | None:
