@@ -131,7 +131,8 @@ def unpack(tree: Any, arrays: Mapping[str, np.ndarray]) -> Any:
 def to_place(value: Any, like: Array) -> Any:
     """Return what `unpack` gave, with every `OfAnotherLibrary` where `like` is.
 
-    They become arrays of its library on its device. What counts is where the data are now: what was written on a graphics processor goes on wherever they are.
+    They become arrays of its library on its device. What counts is where the data are now: what was written
+    on a graphics processor goes on wherever they are.
 
     Examples
     --------

@@ -27,8 +27,9 @@ from cofem.status import ConvergenceWarning, StatusCode
 ENOUGH_DATA = 2.0
 #: Data from which on the evidence may be enough; of fewer, a coefficient and an intercept explain most.
 ENOUGH_FOR_EVIDENCE = 5
-#: Data below which those that are held out are too few to learn a small noise from, see `least_from_few`.
-FEW_DATA = 10
+#: Data below which those that are held out are too few to learn a small noise from, see `least_from_few`. Not
+#: more: scikit-learn's check that weights count samples has 9 of them.
+FEW_DATA = 9
 #: Noise relative to the data from which on the signal counts as not found.
 NOTHING_FOUND = 0.8
 
