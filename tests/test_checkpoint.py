@@ -175,7 +175,8 @@ def test_learning_the_noise_goes_on_from_every_part(tmp_path: Path, monkeypatch:
         rng = np.random.Generator(np.random.MT19937(5))
         with pytest.raises(cofem.FitInterrupted) as caught:
             cofem.fit(SMALL.Phi, SMALL.y, **arguments, **settings | dict(rng=rng))
-        assert (caught.value.posterior is not None) == (stage == "0/fit")
+        learning = "while the noise was still being learned" in caught.value.posterior.status.message
+        assert learning == (stage != "0/fit")
         limit = np.inf
         assert_same(whole, cofem.fit(SMALL.Phi, SMALL.y, resume=path, **settings))
 
@@ -710,3 +711,54 @@ def test_recover_takes_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     done = recover("--checkpoint", "other.npz", "--force")
     assert done.exit_code == 130
     assert "--resume other.npz" in done.stderr
+
+
+# --- Ctrl-C while the noise is learned ----------------------------------------------------------------
+
+
+class StopIn(Stop):
+    """Interrupts at a step of a stage."""
+
+    def __init__(self, stage: str, step: int) -> None:
+        super().__init__(step)
+        self.stage = stage
+
+    def __call__(self, state) -> None:
+        if state.stage == self.stage:
+            super().__call__(state)
+
+
+@pytest.mark.parametrize("stage", ["noise 1/5", "noise 3/5"])
+@pytest.mark.parametrize("kind", ["plain", "weights", "nonnegative", "tasks", "torch"])
+def test_ctrl_c_while_the_noise_is_learned_hands_back_the_result_so_far(kind: str, stage: str) -> None:
+    case = dense_case(64, f=2, density=0.05, noise_std=0.01)
+    Phi, y, settings = 1e3 * case.Phi, 1e4 * case.y, {}
+    if kind == "weights":
+        settings["sample_weight"] = np.linspace(0.5, 2.0, 32)
+    elif kind == "nonnegative":
+        settings["nonnegative"] = True
+    elif kind == "tasks":
+        y, settings["prior"] = np.stack([y, -y], axis=1), cofem.MultiTask()
+    elif kind == "torch":
+        torch = pytest.importorskip("torch")
+        Phi, y = torch.asarray(Phi), torch.asarray(y)
+    with pytest.raises(cofem.FitInterrupted) as caught:
+        cofem.fit(Phi, y, callback=StopIn(stage, 4), rng=0, **settings)
+    post = caught.value.posterior
+    assert post.status.code is cofem.StatusCode.STOPPED
+    words = "interrupted after step 3, while the noise was still being learned: noise_std = "
+    assert post.status.message.startswith(words + f"{post.noise_std:.3g} is what")
+    assert "a fit to 29 of the 32 data" in post.status.message
+    assert post.n_iter == 3
+    assert post.operator.shape == (32, 64)
+    np.testing.assert_allclose(np.asarray(post.y), np.asarray(y), rtol=1e-12)
+    assert tuple(post.predict().shape) == tuple(y.shape)
+    if kind == "plain":
+        assert post.sample(2, rng=0).shape == (2, 64)
+        assert np.isfinite(post.log_evidence().value)
+
+
+def test_ctrl_c_before_the_first_whole_step_of_learning_the_noise() -> None:
+    with pytest.raises(cofem.FitInterrupted) as caught:
+        cofem.fit(SMALL.Phi, SMALL.y, callback=StopIn("noise 1/5", 1), rng=0)
+    assert caught.value.posterior is None

@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pytest
+import scipy.stats
 
 import cofem
 from cofem.linalg import direct
@@ -242,3 +243,101 @@ def test_repr_tells_the_essentials():
     _, post, _, _ = fitted("dct")
     assert "64 coefficients" in repr(post)
     assert post.method in repr(post)
+
+
+# --- the support of several tasks -----------------------------------------------------------------------
+
+N_ANGLES = 180
+
+
+def arrivals(seed: int, snapshots: int = 50, sensors: int = 16) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Three sources at 0 dB, within 50 degrees of the broadside of a line of sensors.
+
+    Returns the dictionary of directions, the data and the indices of the sources.
+    """
+    rng = np.random.default_rng(seed)
+    directions = np.sin(np.deg2rad(np.linspace(-90, 90, N_ANGLES, endpoint=False)))
+    Phi = np.exp(1j * np.pi * np.arange(sensors)[:, None] * directions)
+    sources = np.sort(rng.choice(np.arange(45, 65), 3, replace=False)) + np.array([0, 25, 60])
+
+    def normal(*shape: int) -> np.ndarray:
+        return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)) / np.sqrt(2)
+
+    return Phi, Phi[:, sources] @ normal(3, snapshots) + normal(sensors, snapshots), sources
+
+
+@pytest.mark.parametrize("noise_std", [1.0, "learn"])
+@pytest.mark.parametrize("seed", range(8))
+def test_tasks_that_share_precisions_pool_their_evidence(seed, noise_std):
+    Phi, Y, sources = arrivals(seed)
+    post = cofem.fit(Phi, Y, noise_std=noise_std, prior=cofem.MultiTask(), rng=0)
+    found = post.support()
+    distance = np.abs(found[:, None] - sources)
+    assert (distance.min(axis=0) <= 1).all()
+    assert (distance.min(axis=1) <= 2).all()
+    assert found.size <= 6
+    assert np.mean([post.task(i).support().size for i in range(10)]) < 2  # snapshots by themselves tell less
+
+
+def test_tasks_with_dictionaries_of_their_own_pool_as_well():
+    rng = np.random.default_rng(0)
+    Z = np.zeros((60, 12))
+    Z[[5, 33]] = rng.choice([-0.35, 0.35], (2, 12))
+    Phis = [rng.standard_normal((40 + i, 60)) for i in range(12)]
+    ys = [Phi @ z + rng.standard_normal(Phi.shape[0]) for Phi, z in zip(Phis, Z.T, strict=True)]
+    post = cofem.fit(Phis, ys, noise_std=1.0, prior=cofem.MultiTask(), rng=0)
+    assert post.support().tolist() == [5, 33]
+    assert not {5, 33} <= {int(j) for i in range(3) for j in post.task(i).support()}
+
+
+@pytest.mark.parametrize("kind", ["one dictionary", "dictionaries", "nonnegative", "nothing shared"])
+def test_nothing_is_found_in_noise_alone(kind):
+    wrong = 0
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        Phi = rng.standard_normal((30, 60))
+        Y = rng.standard_normal((30, 10))
+        settings = dict(noise_std=1.0, prior=None if kind == "nothing shared" else cofem.MultiTask(), rng=0)
+        if kind == "dictionaries":
+            post = cofem.fit([Phi, Phi[::-1]], [Y[:, 0], Y[:, 1]], **settings)
+        else:
+            post = cofem.fit(Phi, Y, nonnegative=kind == "nonnegative", **settings)
+        wrong += post.support().size
+    assert wrong <= 1
+
+
+def test_nonnegative_tasks_pool_as_well():
+    rng = np.random.default_rng(1)
+    Phi = rng.standard_normal((60, 90))
+    Z = np.zeros((90, 12))
+    Z[[5, 33]] = 0.3
+    Y = Phi @ Z + rng.standard_normal((60, 12))
+    settings = dict(noise_std=1.0, prior=cofem.MultiTask(), nonnegative=True, method="irls")
+    post = cofem.fit(Phi, Y, **settings)
+    assert post.support().tolist() == [5, 33]
+    assert sum(post.task(i).support().size for i in range(12)) < 12
+    listed = cofem.fit([Phi, Phi], [Y[:, 0], Y[:, 1]], **settings)
+    mean, variance = zip(*(task.gaussian for task in listed.tasks), strict=True)
+    score = sum(m / np.sqrt(v) for m, v in zip(mean, variance, strict=True)) / np.sqrt(2)
+    np.testing.assert_array_equal(listed.support(0.6), np.flatnonzero(score > scipy.stats.norm.isf(0.4 / 90)))
+
+
+@pytest.mark.parametrize("nonnegative", [False, True])
+def test_tasks_that_share_nothing_share_the_bound(nonnegative):
+    rng = np.random.default_rng(0)
+    Phi, Y = rng.standard_normal((40, 60)), rng.standard_normal((40, 3))
+    Y += Phi[:, [4]] * np.array([0.4, 0.6, 0.9])
+    post = cofem.fit(Phi, Y, noise_std=1.0, nonnegative=nonnegative, method="irls")
+    level = 0.9
+    apart = [post.task(i).support(1 - (1 - level) / 3) for i in range(3)]
+    np.testing.assert_array_equal(post.support(level), np.unique(np.concatenate(apart)))
+
+
+def test_pooled_support_is_chi_squared():
+    rng = np.random.default_rng(0)
+    Phi = rng.standard_normal((30, 40))
+    post = cofem.fit(Phi, rng.standard_normal((30, 5)), noise_std=0.7, prior=cofem.MultiTask(), method="irls")
+    pooled = np.sum(post.mean**2 / post.variance, axis=1)
+    for level in (0.01, 0.5, 0.95):
+        wanted = np.flatnonzero(pooled > scipy.stats.chi2.isf((1 - level) / 40, 5))
+        np.testing.assert_array_equal(post.support(level), wanted)

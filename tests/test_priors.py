@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -474,3 +475,56 @@ def test_block_diagonal_operator() -> None:
     np.testing.assert_allclose(joint.column_norms(), np.linalg.norm(wanted, axis=0), atol=1e-12)
     assert joint.norm == pytest.approx(np.linalg.norm(wanted, 2), rel=1e-3)
     cofem.operators.check_adjoint(joint)
+
+
+# --- few data, wrong shapes, the log --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_features", [1, 3, 40])
+@pytest.mark.parametrize("n_samples", [2, 3, 4])
+def test_few_samples_do_not_promise_what_they_cannot_know(n_samples: int, n_features: int) -> None:
+    """Centred samples tell each other, so that held-out ones may be predicted without any error."""
+    scores = []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        X = rng.standard_normal((40, n_features))
+        y = X[:, 0] + 0.5 * rng.standard_normal(40)
+        model = cofem.SBLRegressor(random_state=0).fit(X[:n_samples], y[:n_samples])
+        assert model.posterior_.noise_std > 0.4 * np.std(y[:n_samples])
+        mean, std = model.predict(X[10:], return_std=True)
+        scores.append(np.median(np.abs(mean - y[10:]) / std))
+    assert np.median(scores) < 3
+
+
+def test_the_status_says_that_data_were_too_few() -> None:
+    X = np.array([[1.0], [2.0]])
+    model = cofem.SBLRegressor().fit(X, 3 * X[:, 0])
+    assert model.posterior_.noise_std == pytest.approx(1.5 / 3**0.5)
+    assert "2 data are too few to tell a small noise, so it was taken to be 58 % of the data" in str(
+        model.posterior_.status
+    )
+
+
+def test_ten_data_are_judged_by_what_was_held_out() -> None:
+    rng = np.random.default_rng(0)
+    Phi = rng.standard_normal((10, 12))
+    post = cofem.fit(Phi, Phi[:, 3] + 0.001 * rng.standard_normal(10), rng=0)
+    assert post.noise_std < 0.05
+    assert "too few" not in str(post.status)
+
+
+def test_data_of_the_wrong_length_are_named_as_they_were_given() -> None:
+    with pytest.raises(ValueError, match=r"^y must have shape \(4,\).* got \(3, 5\)$"):
+        cofem.fit(np.eye(4), np.ones((3, 5)))
+
+
+def test_the_log_of_a_step_can_be_read(caplog) -> None:
+    Phi = np.random.default_rng(0).standard_normal((20, 40))
+    with caplog.at_level("DEBUG", logger="cofem"):
+        cofem.fit(Phi, Phi[:, 3], noise_std=0.1, method="cofem", max_iter=2, rng=0)
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "DEBUG"]
+    assert len(lines) == 2
+    pattern = (
+        r"cofem: fit, step 2: change [\d.e-]+, noise_std 0\.1, \d+ applications, \d+ CG steps; variances.*"
+    )
+    assert re.fullmatch(pattern, lines[1])

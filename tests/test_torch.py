@@ -1,9 +1,18 @@
 """Fits on PyTorch tensors: as on NumPy, on the device of the data, with no copy back to NumPy."""
 
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import cofem
+from cofem import _packing
 from cofem.experiments import problems
 from cofem.linalg.diagonals import Pooled
 from cofem.operators import (
@@ -419,3 +428,114 @@ def test_parameters_are_tensors_too() -> None:
     post = cofem.fit(Phi, torch.asarray(case.y), noise_std=case.noise_std, rng=0, max_iter=2)
     assert type(post.mean) is torch.Tensor
     assert not post.mean.requires_grad
+
+
+# --- checkpoints --------------------------------------------------------------------------------------
+
+RESUMED = {
+    "default": (lambda: dct_case(256), {}),
+    "learned noise": (lambda: dct_case(256), dict(noise_std="learn")),
+    "vi": (lambda: dct_case(256), dict(method="vi", max_iter=30)),
+    "paired": (lambda: dct_case(256), dict(method=cofem.CoFEM(diagonal="paired"), max_iter=12)),
+    "dense": (lambda: dense_case(128, f=2, noise_std=0.05), {}),
+    "complex": (lambda: complex_case(64), dict(method=cofem.CoFEM(), max_iter=12)),
+}
+
+
+def interrupted(step: int):
+    def callback(state) -> None:
+        if state.iteration == step:
+            raise KeyboardInterrupt
+
+    return callback
+
+
+def assert_same(one, other) -> None:
+    for name in ("mean", "variance", "alpha"):
+        assert isinstance(getattr(other, name), torch.Tensor)
+        assert torch.equal(getattr(one, name), getattr(other, name)), name
+    assert one.noise_std == other.noise_std
+    assert one.status == other.status
+
+
+@pytest.mark.filterwarnings("ignore::cofem.ConvergenceWarning")
+@pytest.mark.parametrize("name", RESUMED)
+def test_a_fit_that_was_interrupted_goes_on_to_the_same_result(name, tmp_path):
+    make, settings = RESUMED[name]
+    case = make()
+    Phi = as_torch(case.Phi) if isinstance(case.Phi, np.ndarray) else case.Phi
+    y = as_torch(case.y)
+    settings = dict(noise_std=case.noise_std) | settings
+    whole = cofem.fit(Phi, y, rng=3, **settings)
+    for step in (2, 5, 8):
+        path = tmp_path / f"{step}.npz"
+        with pytest.raises(KeyboardInterrupt):
+            cofem.fit(
+                Phi,
+                y,
+                rng=3,
+                checkpoint=path,
+                checkpoint_every="2 steps",
+                callback=interrupted(step),
+                **settings,
+            )
+        assert_same(whole, cofem.fit(Phi, y, rng=99, resume=path, **settings))
+    done = tmp_path / "done.npz"
+    cofem.fit(Phi, y, rng=3, checkpoint=done, **settings)
+    assert_same(whole, cofem.fit(Phi, y, resume=done, checkpoint=tmp_path / "copy.npz", **settings))
+
+
+KILLED = """
+    import sys, time
+    import cofem, torch
+    from tests.problems import dct_case
+    path, out = sys.argv[1:]
+    case = dct_case(128)
+    settings = dict(rng=7, noise_std=case.noise_std, max_iter=15)
+    settings |= dict(checkpoint=path, resume=path, checkpoint_every=0)
+    y = torch.asarray(case.y)
+    cofem.fit(case.Phi, y, callback=lambda state: time.sleep(0.02), **settings).save(out)
+"""
+
+
+def test_a_killed_fit_goes_on_to_the_same_result(tmp_path):
+    case = dct_case(128)
+    path, out = tmp_path / "run.npz", tmp_path / "out.npz"
+    folders = [str(Path(__file__).parents[1]), str(Path(cofem.__file__).parents[1])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
+    command = [sys.executable, "-c", textwrap.dedent(KILLED), str(path), str(out)]
+    child = subprocess.Popen(command, env=environment)
+    while not path.exists() and child.poll() is None:
+        time.sleep(0.001)
+    time.sleep(0.1)
+    child.kill()
+    assert child.wait() == -signal.SIGKILL
+    settings = dict(noise_std=case.noise_std, max_iter=15)
+    whole = cofem.fit(case.Phi, as_torch(case.y), rng=7, **settings)
+    resumed = cofem.fit(case.Phi, as_torch(case.y), resume=path, **settings)
+    assert_same(whole, resumed)
+
+
+def test_where_a_checkpoint_was_written_does_not_matter(tmp_path, monkeypatch):
+    """As if on a graphics processor; the arrays go to where the data are now."""
+    case = dct_case(128)
+    settings = dict(noise_std=case.noise_std, rng=0)
+    whole = cofem.fit(case.Phi, as_torch(case.y), **settings)
+    monkeypatch.setattr(_packing, "place", lambda x: "torch.Tensor on cuda:0")
+    path = tmp_path / "run.npz"
+    with pytest.raises(KeyboardInterrupt):
+        cofem.fit(case.Phi, as_torch(case.y), checkpoint=path, callback=interrupted(5), **settings)
+    assert "cuda:0" in str(np.load(path)["header"])
+    assert_same(whole, cofem.fit(case.Phi, as_torch(case.y), resume=path, **settings))
+
+
+@pytest.mark.parametrize("written", ["NumPy", "PyTorch"])
+def test_a_checkpoint_of_another_library_is_refused(written, tmp_path):
+    case = dct_case(128)
+    data = [case.y, as_torch(case.y)]
+    first, second = data if written == "NumPy" else data[::-1]
+    path = tmp_path / "run.npz"
+    settings = dict(noise_std=case.noise_std, method="cofem", rng=0, max_iter=4)
+    cofem.fit(case.Phi, first, checkpoint=path, **settings)
+    with pytest.raises(ValueError, match=r"^resume: .*another fit: its y was .*torch"):
+        cofem.fit(case.Phi, second, resume=path, **settings)

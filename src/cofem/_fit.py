@@ -22,7 +22,7 @@ from cofem.inference.checkpoint import Keeper
 from cofem.inference.checkpoint.fingerprint import fingerprint_of
 from cofem.inference.noise.learning import Learned, Plan, choose_strategy
 from cofem.inference.notes import about_the_data, about_the_noise, about_weak_columns, fault_of
-from cofem.inference.prepare import Data, PreparedProblem, prepare
+from cofem.inference.prepare import Data, PreparedProblem, check_data_shape, prepare
 from cofem.inference.problem import Problem
 from cofem.inference.record import Callback, FitInterrupted, Outcome
 from cofem.inference.registry import check_method, get_method
@@ -119,8 +119,9 @@ def fit(  # noqa: PLR0913 (public)
     Raises
     ------
     FitInterrupted
-        On Ctrl-C: a `KeyboardInterrupt` with the attribute ``posterior``, the result so far. The
-        checkpoint, if one is asked for, is written first.
+        On Ctrl-C: a `KeyboardInterrupt` with the attribute ``posterior``, the result so far, also while the
+        noise is learned; None before the first whole step. The checkpoint, if one is asked for, is written
+        first.
 
     Examples
     --------
@@ -160,6 +161,7 @@ def fit_tasks(data: Data, settings: Settings, runner: Runner) -> Posterior:
     y = as_array(data.y, "y")
     if y.ndim == 2 and not settings.prior.joins_tasks and y.shape[1] > 0:
         operator = as_operator(data.Phi)
+        check_data_shape(y, operator)
         columns = (y[:, i] for i in range(y.shape[1]))
         tasks = [
             fit_task(data._replace(Phi=operator, y=column), settings, runner, task)
@@ -183,16 +185,18 @@ def fit_task(data: Data, settings: Settings, runner: Runner, task: int = 0) -> P
         task, problem.y, lambda: fingerprint_of(problem, prepared.noise, settings.fingerprint())
     )
     notes = [why, *about_the_data(data, prepared)]
-    learned = Learned(problem.noise_var, "")
-    if prepared.noise.std is None:
-        strategy = settings.noise or choose_strategy(problem, method)
-        learned = strategy.learn(problem, plan, runner)
-        notes.append(learned.note)
+    learned = None if prepared.noise.std is None else Learned(problem.noise_var, "")
     try:
+        if learned is None:
+            strategy = settings.noise or choose_strategy(problem, method)
+            learned = strategy.learn(problem, plan, runner)
+            notes.append(learned.note)
         outcome = learned.outcome or _run(problem, plan, runner, learned)
     except FitInterrupted as interrupt:
-        if interrupt.outcome is not None:
-            interrupt.posterior = _posterior(prepared, interrupt.outcome, method)
+        so_far = interrupt.outcome
+        if so_far is not None:
+            so_far = so_far if learned is not None else _before_the_noise_is_known(problem, so_far)
+            interrupt.posterior = _posterior(prepared, so_far, method)
         raise
     status = outcome.status
     fault = "" if status.code is StatusCode.FAILED else fault_of(prepared.operator, problem)
@@ -219,6 +223,17 @@ def _run(problem: Problem, plan: Plan, runner: Runner, learned: Learned) -> Outc
         runner.drop_checkpoint()
     problem = problem.with_noise(learned.noise_var)
     return runner.run(problem, plan.method, plan.stage(noise=learned.rule), one_step=learned.stopped)
+
+
+def _before_the_noise_is_known(problem: Problem, outcome: Outcome) -> Outcome:
+    """Return what an interrupted stage that learned the noise came to, as a result for all data."""
+    problem, status = problem.with_noise(outcome.problem.noise_var), outcome.status
+    message = (
+        f"{status.message}, while the noise was still being learned: noise_std = "
+        f"{problem.noise_var**0.5 * problem.units.data:.3g} is what was known by then, and mean and variance "
+        f"are those of a fit to {outcome.problem.n_rows} of the {problem.n_rows} data"
+    )
+    return replace(outcome, problem=problem, status=Status(status.code, message, status.notes))
 
 
 def _posterior(prepared: PreparedProblem, outcome: Outcome, method: Method) -> Posterior:

@@ -12,10 +12,24 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from cofem._arrays import Array, is_foreign, on_device_of, place, to_numpy
+
 Kind = TypeVar("Kind", bound=type)
 
 _TYPES: dict[str, type[Any]] = {}
 _NAMES: dict[type[Any], str] = {}
+
+
+class OfAnotherLibrary(np.ndarray):
+    """Numbers of an array of another library than NumPy, as a file holds them; see `to_place`.
+
+    Attributes
+    ----------
+    place : str
+        The library and the device it was on.
+    """
+
+    place: str = ""
 
 
 def packable(name: str) -> Callable[[Kind], Kind]:
@@ -65,6 +79,11 @@ def pack(value: Any, arrays: dict[str, np.ndarray]) -> Any:
     >>> unpack(tree, arrays)
     (1, array([1., 1.]), {'a': None})
     """
+    if is_foreign(value) or isinstance(value, OfAnotherLibrary):
+        name = f"a{len(arrays)}"
+        was = value.place if isinstance(value, OfAnotherLibrary) else place(value)
+        arrays[name] = np.array(to_numpy(value))
+        return {"foreign": [name, was]}
     if isinstance(value, np.ndarray | np.generic):  # numbers of NumPy keep their precision
         name = f"a{len(arrays)}"
         arrays[name] = np.asarray(value)
@@ -88,7 +107,7 @@ def pack(value: Any, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def unpack(tree: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """Return what `pack` was given."""
+    """Return what `pack` was given, with arrays of other libraries as `OfAnotherLibrary`."""
     if not isinstance(tree, dict):
         return tree
     if "kind" in tree:
@@ -101,11 +120,43 @@ def unpack(tree: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     readers: dict[str, Callable[[], Any]] = {
         "array": lambda: arrays[content],
         "number": lambda: arrays[content][()],
+        "foreign": lambda: _marked(arrays[content[0]], content[1]),
         "list": lambda: [unpack(part, arrays) for part in content],
         "tuple": lambda: tuple(unpack(part, arrays) for part in content),
         "dict": lambda: {unpack(key, arrays): unpack(part, arrays) for key, part in content},
     }
     return readers[tag]()
+
+
+def to_place(value: Any, like: Array) -> Any:
+    """Return what `unpack` gave, with every `OfAnotherLibrary` where `like` is.
+
+    They become arrays of its library on its device. What counts is where the data are now: what was written
+    on a graphics processor goes on wherever they are.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> marked = np.ones(2).view(OfAnotherLibrary)
+    >>> to_place({"a": [marked]}, like=np.zeros(1))
+    {'a': [array([1., 1.])]}
+    """
+    if isinstance(value, OfAnotherLibrary):
+        return on_device_of(like, np.asarray(value))
+    if type(value) in (list, tuple):
+        return type(value)(to_place(part, like) for part in value)
+    if type(value) is dict:
+        return {name: to_place(part, like) for name, part in value.items()}
+    if type(value) in _NAMES and not isinstance(value, Enum):
+        fields = {name: to_place(part, like) for name, part in _fields(value).items()}
+        return type(value)(**fields)
+    return value
+
+
+def _marked(values: np.ndarray, was: str) -> OfAnotherLibrary:
+    marked = values.view(OfAnotherLibrary)
+    marked.place = was
+    return marked
 
 
 def _fields(value: Any) -> dict[str, Any]:

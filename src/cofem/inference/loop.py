@@ -192,7 +192,8 @@ def _note(
         step.state,
     )
     rows.append(snapshot.row(info))
-    logger.debug("%s step %d: change %.3g, %s", method.name, iteration, judgement.change, info)
+    if logger.isEnabledFor(logging.DEBUG):
+        logger.debug("%s: %s", method.name, snapshot.describe(info))
     stopped = watch.stops(snapshot)
     status = None
     if info.end is not None:

@@ -134,14 +134,7 @@ def _check_data(y: Any, operator: Operator) -> Array:
     data = as_array(y, "y")
     if isinstance(data, np.ndarray) and data.dtype.kind not in "buifc":
         raise TypeError(f"y must be an array of numbers, got {type(y).__name__} of dtype {data.dtype}")
-    n_rows = operator.shape[0]
-    if tuple(data.shape) != (n_rows,) and not (
-        data.ndim == 2 and data.shape[0] == n_rows and data.shape[1] > 0
-    ):
-        raise ValueError(
-            f"y must have shape ({n_rows},), or ({n_rows}, L) for L tasks, to match Phi of shape "
-            f"{operator.shape}, got {tuple(data.shape)}"
-        )
+    check_data_shape(data, operator)
     data = data.T if data.ndim == 2 else data  # a row for each task
     if isinstance(data, np.ndarray):
         data = data if data.dtype.kind in "fc" and data.dtype.itemsize >= 4 else data.astype(np.float64)
@@ -158,6 +151,16 @@ def _check_data(y: Any, operator: Operator) -> Array:
         return on_device_of(stored, np.ascontiguousarray(data))
     check_same_place(data, stored, "the numbers of Phi")
     return data
+
+
+def check_data_shape(y: Array, operator: Operator) -> None:
+    """Refuse data that do not match the dictionary."""
+    n_rows = operator.shape[0]
+    if tuple(y.shape) != (n_rows,) and not (y.ndim == 2 and y.shape[0] == n_rows and y.shape[1] > 0):
+        raise ValueError(
+            f"y must have shape ({n_rows},), or ({n_rows}, L) for L tasks, to match Phi of shape "
+            f"{operator.shape}, got {tuple(y.shape)}"
+        )
 
 
 def check_noise(noise_std: Any, sample_weight: Any, n_rows: int) -> Noise:

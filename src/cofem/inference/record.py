@@ -63,6 +63,14 @@ class Snapshot:
         row = {name: getattr(self, name) for name in names}
         return row | {"cg_iterations": info.cg_iterations} | info.figures
 
+    def describe(self, info: Info) -> str:
+        """Return a step as a line for the log."""
+        line = (
+            f"{self.stage}, step {self.iteration}: change {self.change:.3g}, noise_std {self.noise_std:.3g}, "
+            f"{self.applications:.0f} applications, {info.cg_iterations} CG steps"
+        )
+        return "; ".join([line, *info.notes.values(), *filter(None, [info.trouble, info.message])])
+
 
 Callback = Callable[[Snapshot], bool | None]
 
@@ -182,8 +190,10 @@ class FitInterrupted(KeyboardInterrupt):
     Attributes
     ----------
     posterior : Posterior or None
-        The posterior after the last whole step, with status ``STOPPED``; None while the noise was still
-        being learned, or before the first step was done.
+        The posterior after the last whole step, with status ``STOPPED``. While the noise was still being
+        learned, that of the fit under way to the rest of the data, at the noise known by then; the status
+        says so. None before the first whole step of what was under way: of the fit, or of one of the fits
+        that learn the noise.
 
     Examples
     --------

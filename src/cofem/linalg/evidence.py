@@ -3,17 +3,42 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import array_api_compat
 import numpy as np
+from scipy.special import stdtrit
 
-from cofem._arrays import Array, inner, is_complex, namespace, size, squared_modulus, total
-from cofem.linalg.lanczos import trace_of_function
+from cofem._arrays import (
+    Array,
+    conj,
+    inner,
+    is_complex,
+    namespace,
+    number_like,
+    size,
+    squared_modulus,
+    take,
+    to_numpy,
+    total,
+)
+from cofem.linalg.build import right_hand_sides_at_once
+from cofem.linalg.lanczos import Brackets, bracket_log
+from cofem.linalg.probes import draw_probes
 from cofem.operators import Operator
+from cofem.operators.dictionary import Dictionary
 
 #: Smaller side of the dictionary up to which the determinant is computed exactly.
 EXACT_DETERMINANT = 512
+#: Most columns that are taken out of the determinant exactly, and most numbers in them.
+MOST_COLUMNS, MOST_NUMBERS = 512, 2**24
+#: Variance of a column's part of the data, relative to the noise, from which on it is worth taking out.
+MATTERS = 1e-3
+#: Half the width of the brackets at which Lanczos steps end: in nats, or relative to the spread.
+NARROW, NARROW_BESIDE_SPREAD = 0.05, 0.1
+#: Part of a normal distribution below one standard deviation.
+BELOW_ONE = 0.8413447460685429
 
 
 class LogEvidence(NamedTuple):
@@ -49,7 +74,7 @@ def log_evidence(
 
 
 def log_determinant(
-    phi: Operator,
+    phi: Dictionary,
     alpha: Array,
     noise_var: float,
     like: Array,
@@ -58,35 +83,187 @@ def log_determinant(
     steps: int,
     rng: np.random.Generator,
 ) -> tuple[float, float]:
-    """Return ``log det (noise_var I + Phi diag(1/alpha) Phi^H)`` and its standard error.
+    r"""Return ``log det (noise_var I + Phi diag(1/alpha) Phi^H)`` and its standard error.
 
-    By stochastic Lanczos quadrature with so many random `vectors` (as `like`) and `steps`, or exactly where
-    the smaller side of Phi is at most 512.
+    Parameters
+    ----------
+    phi : Dictionary
+        Shape (N, D).
+    alpha : array of shape (D,)
+        Prior precisions.
+    noise_var : float
+        Noise variance.
+    like : array
+        Any array of the precision and kind to work in.
+    vectors : int
+        Random vectors; with a single one the standard error is infinite.
+    steps : int
+        Most Lanczos steps.
+    rng : numpy.random.Generator
+        Source of the vectors.
+
+    Notes
+    -----
+    1. The columns L that matter most (at most `MOST_COLUMNS`) are taken out exactly. With
+       :math:`P = I + \sum_{j \in L} g_j \varphi_j\varphi_j^H / \sigma^2`, of known determinant,
+       :math:`\det C/\sigma^2 = \det P \, \det (I + P^{-1/2} R P^{-1/2})`, where R is what the others make.
+    2. What is left is computed exactly where the smaller side of Phi is at most `EXACT_DETERMINANT`.
+    3. Otherwise it is the mean of ``z^H log(M) z`` over random vectors z, by Lanczos steps. M is the matrix
+       on the side of the coefficients, scaled to a diagonal of about one: most of its eigenvalues are close
+       to 1, whatever the noise. Where more coefficients matter than there are data it has tiny eigenvalues;
+       then M is the matrix on the side of the data.
+    4. Each ``z^H log(M) z`` is bracketed, and steps are taken until the brackets are narrow beside the spread
+       over the vectors, or narrower than `NARROW`. The standard error is that of the mean, with Student's
+       factor for few vectors, plus half the mean width of the brackets.
+
+    On ten kinds of dictionary of about 200 x 400 with noise from 1e-1 to 1e-5 and 100 columns taken out, 8
+    steps were enough, but for copies of columns that all matter (224). Without 1. and the scaling, 120 steps
+    left errors of up to 2900 nats at standard errors of 4.
     """
-    n, d = phi.shape
+    n_rows, n_columns = phi.shape
     xp = namespace(like)
-    g = 1 / alpha
-    root = xp.sqrt(g)
-    if n <= d:
+    g = 1 / alpha / noise_var
+    h = g * phi.column_energy
+    large = _LargePart.of(phi, g, h, like)
+    left = _without(h, large.columns)
+    exact = min(n_rows, n_columns) <= EXACT_DETERMINANT
+    on_data = n_rows <= n_columns if exact else total(left / (1 + left)) > 1.25 * n_rows - large.columns.size
+    root = xp.sqrt(_without(g, large.columns))
+    side = _on_data(phi, root, large) if on_data else _on_coefficients(phi, root, large, left)
+    known = n_rows * math.log(noise_var) + large.log_det + side.log_det
+    if exact:
+        identity = xp.eye(side.size, dtype=like.dtype, device=array_api_compat.device(like))
+        return known + float(xp.linalg.slogdet(side.apply(identity))[1]), 0.0
+    at_once = min(vectors, max(2, right_hand_sides_at_once(phi)))
+    brackets: list[Brackets] = []
+    for start in range(0, vectors, at_once):
+        count = min(at_once, vectors - start)
+        probes = draw_probes(count, side.size, like=like, rng=rng, distribution="rademacher")
+        probes = probes / float(np.sqrt(side.size))
+        found = bracket_log(side.apply, probes, side.least, steps=steps, close=_narrow(side.size))
+        brackets.append(found)
+    value, error, width = _summary(brackets, side.size)
+    return known + value, error + width
 
-        def relative(w: Array) -> Array:
-            """``C / noise_var``."""
-            return w + phi.forward(g * phi.adjoint(w)) / noise_var
 
-        side = n
-    else:
+class _LargePart(NamedTuple):
+    """``P = I + sum_j g_j phi_j phi_j^H`` over a few columns, by its eigenvectors.
 
-        def relative(w: Array) -> Array:
-            """``I + G^1/2 Phi^H Phi G^1/2 / noise_var``, of the same determinant."""
-            return w + root * phi.gram(root * w) / noise_var
+    Attributes
+    ----------
+    columns : ndarray of shape (K,)
+        The columns.
+    vectors : array of shape (N, K)
+        Orthonormal.
+    strength : array of shape (K,)
+        Eigenvalues less 1.
+    """
 
-        side = d
-    if side <= EXACT_DETERMINANT:
-        identity = xp.eye(side, dtype=like.dtype, device=array_api_compat.device(like))
-        value, error = float(xp.linalg.slogdet(relative(identity))[1]), 0.0
-    else:
-        value, error = trace_of_function(np.log, relative, like, side, steps=steps, vectors=vectors, rng=rng)
-    return value + n * math.log(noise_var), error
+    columns: np.ndarray
+    vectors: Array
+    strength: Array
+
+    @classmethod
+    def of(cls, phi: Dictionary, g: Array, h: Array, like: Array) -> _LargePart:
+        """Take the columns with the largest h."""
+        xp = namespace(like)
+        most = min(MOST_COLUMNS, MOST_NUMBERS // phi.shape[0])
+        by_size = to_numpy(h)
+        order = np.argsort(-by_size, kind="stable")[:most]
+        columns = np.sort(order[by_size[order] > MATTERS])
+        if not columns.size:
+            device = array_api_compat.device(like)
+            nothing = xp.zeros((phi.shape[0], 0), dtype=like.dtype, device=device)
+            return cls(columns, nothing, xp.zeros(0, dtype=g.dtype, device=device))
+        part = (phi.columns(columns) * xp.sqrt(take(g, columns, axis=0))[:, None]).T
+        vectors, values, _ = xp.linalg.svd(part, full_matrices=False)
+        return cls(columns, xp.astype(vectors, like.dtype), values**2)
+
+    @property
+    def log_det(self) -> float:
+        """``log det P``."""
+        return total(namespace(self.strength).log1p(self.strength))
+
+    def inverse(self, x: Array, power: float) -> Array:
+        """Return ``P^-power x`` for rows x."""
+        if not self.columns.size:
+            return x
+        shrinks = 1 - (1 + self.strength) ** -power
+        return x - ((x @ conj(self.vectors)) * shrinks) @ self.vectors.T
+
+
+class _Side(NamedTuple):
+    """A positive matrix whose determinant is wanted.
+
+    Attributes
+    ----------
+    apply : callable
+        ``(B, size) -> (B, size)``.
+    size : int
+        Length of its vectors.
+    least : float
+        A lower bound on its eigenvalues.
+    log_det : float
+        What was taken out of it: the wanted determinant is larger by this.
+    """
+
+    apply: Callable[[Array], Array]
+    size: int
+    least: float
+    log_det: float
+
+
+def _on_data(phi: Dictionary, root: Array, large: _LargePart) -> _Side:
+    """``I + P^-1/2 Phi G Phi^H P^-1/2`` for G = root^2."""
+
+    def apply(w: Array) -> Array:
+        back = root**2 * phi.adjoint(large.inverse(w, 0.5))
+        return w + large.inverse(phi.forward(back), 0.5)
+
+    return _Side(apply, phi.shape[0], 1.0, 0.0)
+
+
+def _on_coefficients(phi: Dictionary, root: Array, large: _LargePart, h: Array) -> _Side:
+    """``S^-1/2 (I + G^1/2 Phi^H P^-1 Phi G^1/2) S^-1/2`` for G = root^2 and S = 1 + h."""
+    xp = namespace(h)
+    scale = 1 / (1 + h)
+    scaled = root * xp.sqrt(scale)
+
+    def apply(x: Array) -> Array:
+        return scale * x + scaled * phi.adjoint(large.inverse(phi.forward(scaled * x), 1.0))
+
+    return _Side(apply, phi.shape[1], float(xp.min(scale)), total(xp.log1p(h)))
+
+
+def _without(values: Array, columns: np.ndarray) -> Array:
+    """Return a copy with zeros at some columns."""
+    kept = np.ones(values.shape[0], dtype=bool)
+    kept[columns] = False
+    xp = namespace(values)
+    device = array_api_compat.device(values)
+    return xp.where(xp.asarray(kept, device=device), values, number_like(values, 0.0))
+
+
+def _narrow(size: int) -> Callable[[Brackets], bool]:
+    """Return a function that tells whether brackets are narrow enough for a matrix of a given size."""
+
+    def narrow(brackets: Brackets) -> bool:
+        _, error, width = _summary([brackets], size)
+        return width <= max(NARROW, NARROW_BESIDE_SPREAD * error if math.isfinite(error) else 0.0)
+
+    return narrow
+
+
+def _summary(brackets: list[Brackets], size: int) -> tuple[float, float, float]:
+    """Return the mean of brackets, its standard error over the vectors, and half their mean width."""
+    lower = size * np.concatenate([part.lower for part in brackets])
+    upper = size * np.concatenate([part.upper for part in brackets])
+    middle = 0.5 * (lower + upper)
+    error = math.inf
+    if middle.size > 1:
+        student = float(stdtrit(middle.size - 1, BELOW_ONE))
+        error = student * float(np.std(middle, ddof=1)) / middle.size**0.5
+    return float(np.mean(middle)), error, 0.5 * float(np.mean(upper - lower))
 
 
 def log_normal_density(n: int, log_det: float, quadratic: float, circular: bool) -> float:

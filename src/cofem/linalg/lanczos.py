@@ -1,9 +1,11 @@
-"""Lanczos: the spectral density of a Hermitian operator."""
+"""Lanczos: the spectral density of a Hermitian operator, and quadratic forms of its logarithm."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import eigh_tridiagonal
@@ -11,6 +13,11 @@ from scipy.linalg import eigh_tridiagonal
 from cofem._arrays import Array
 from cofem.linalg.probes import draw_probes
 from cofem.operators.lanczos import lanczos
+
+#: Lanczos steps before brackets are looked at first, and how many times as many until the next look.
+FIRST_LOOK, LOOK_AGAIN = 8, 1.3
+#: What is left of a start after a step, relative to A, that is rounding.
+NOTHING_LEFT = 1e-12
 
 
 def spectral_density(
@@ -55,32 +62,102 @@ def spectral_density(
     return np.concatenate(nodes), np.concatenate(weights) / vectors
 
 
-def trace_of_function(
-    function: Callable[[np.ndarray], np.ndarray],
+class Brackets(NamedTuple):
+    """Bounds on ``v^H log(A) v`` for each start v, and the steps that they took.
+
+    Attributes
+    ----------
+    lower, upper : ndarrays of shape (B,)
+        The bounds; equal where the steps have seen all that the start sees of A.
+    steps : int
+        Lanczos steps.
+    """
+
+    lower: np.ndarray
+    upper: np.ndarray
+    steps: int
+
+
+def bracket_log(
     apply: Callable[[Array], Array],
-    like: Array,
-    size: int,
+    start: Array,
+    least: float,
     *,
     steps: int,
-    vectors: int,
-    rng: np.random.Generator,
-) -> tuple[float, float]:
-    """Estimate the trace of a function of a Hermitian operator, and the standard error of the estimate.
+    close: Callable[[Brackets], bool],
+) -> Brackets:
+    """Bracket ``v^H log(A) v`` for a positive Hermitian A, with as many Lanczos steps as that takes.
 
-    Parameters are those of `spectral_density`; `function` acts on eigenvalues.
+    Gauss's quadrature lies above it and Gauss-Radau's, with a node at a lower bound on the eigenvalues, lies
+    below (Golub and Meurant, Matrices, Moments and Quadrature with Applications, 2010, chapter 6).
+
+    Parameters
+    ----------
+    apply : callable
+        ``(B, n) -> (B, n)``, the operator A.
+    start : array of shape (B, n)
+        Start vectors v of norm one.
+    least : float
+        A positive number that no eigenvalue of A is below.
+    steps : int
+        Most Lanczos steps.
+    close : callable
+        Tells whether brackets are good enough; asked now and then.
 
     Examples
     --------
     >>> import numpy as np
-    >>> value, error = trace_of_function(
-    ...     np.log, lambda x: 2 * x, np.zeros(1), 50, steps=5, vectors=3, rng=np.random.default_rng(0))
-    >>> round(value / 50, 6), round(error, 6)
-    (0.693147, 0.0)
+    >>> found = bracket_log(
+    ...     lambda x: x * np.array([1.0, 3.0, 4.0]), np.full((1, 3), 3**-0.5), 0.5, steps=2,
+    ...     close=lambda brackets: False)
+    >>> bool(found.lower[0] < np.log(12) / 3 < found.upper[0]), found.steps
+    (True, 2)
     """
-    rules = quadratures(apply, like, size, steps=steps, vectors=vectors, rng=rng)
-    values = size * np.array([np.sum(weights * function(nodes)) for nodes, weights in rules])
-    error = np.std(values, ddof=1) / np.sqrt(vectors) if vectors > 1 else np.inf
-    return float(np.mean(values)), float(error)
+    diagonal: list[np.ndarray] = []
+    coupling: list[np.ndarray] = []
+    ends = np.zeros(start.shape[0], dtype=int)  # the step after which nothing is left of a start
+    following = FIRST_LOOK
+    for step in islice(lanczos(apply, start), steps):
+        diagonal.append(step.diagonal)
+        coupling.append(step.coupling)
+        count = len(diagonal)
+        nothing_left = step.coupling <= NOTHING_LEFT * np.abs(diagonal).max(axis=0)
+        ends = np.where((ends == 0) & nothing_left, count, ends)
+        if count >= following or count == steps or ends.all():
+            following = math.ceil(LOOK_AGAIN * count)
+            found = _brackets(np.array(diagonal), np.array(coupling), ends, least)
+            if ends.all() or close(found):
+                break
+    return found
+
+
+def _brackets(diagonal: np.ndarray, coupling: np.ndarray, ends: np.ndarray, least: float) -> Brackets:
+    """Return Gauss's and Gauss-Radau's quadrature of the logarithm for each start."""
+    count = len(diagonal)
+    least *= 1 - 1e-8  # or rounding would decide where it is an eigenvalue
+    lower, upper = np.empty(ends.size), np.empty(ends.size)
+    for k, end in enumerate(ends):
+        size = end or count
+        d, e = diagonal[:size, k], coupling[:size, k]
+        lower[k] = upper[k] = _quadrature_of_log(d, e[:-1], least)
+        if not end:
+            last = least + e[-1] ** 2 / _last_pivot(d - least, e[:-1])
+            lower[k] = min(upper[k], _quadrature_of_log(np.append(d, last), e, least))
+    return Brackets(lower, upper, count)
+
+
+def _quadrature_of_log(diagonal: np.ndarray, beside: np.ndarray, least: float) -> float:
+    values, ritz = eigh_tridiagonal(diagonal, beside)
+    return float(np.sum(ritz[0] ** 2 * np.log(np.maximum(values, least))))
+
+
+def _last_pivot(diagonal: np.ndarray, beside: np.ndarray) -> float:
+    """Return the last pivot of a positive tridiagonal matrix; what rounds to below zero is cut off."""
+    smallest = float(np.finfo(float).eps * np.abs(diagonal).max()) or float(np.finfo(float).tiny)
+    pivot = max(float(diagonal[0]), smallest)
+    for entry, neighbour in zip(diagonal[1:], beside, strict=True):
+        pivot = max(float(entry - neighbour**2 / pivot), smallest)
+    return pivot
 
 
 def quadratures(

@@ -50,7 +50,7 @@ def lanczos(
     Yields
     ------
     LanczosStep
-        The caller must stop once a coupling is zero.
+        Once a coupling is zero, what comes later for that start says nothing.
 
     Examples
     --------
@@ -70,7 +70,7 @@ def lanczos(
             image -= _column(coupling, start) * previous
             coupling = norms(image)
         yield LanczosStep(diagonal, coupling)
-        previous, vector = vector, image / _column(coupling, start)
+        previous, vector = vector, image / _column(np.where(coupling == 0, 1.0, coupling), start)
 
 
 def _column(numbers: np.ndarray, like: Array) -> Array:

@@ -18,7 +18,6 @@ from cofem._arrays import (
     is_complex,
     namespace,
     on_device_of,
-    size,
     squared_modulus,
     standard_normal,
     take,
@@ -31,6 +30,7 @@ from cofem.linalg.direct import CG_STEPS, is_cheaper
 from cofem.linalg.evidence import LogEvidence, log_determinant, log_evidence
 from cofem.operators import Operator, as_operator
 from cofem.posterior.solver import PosteriorSolver, batches, rows_of
+from cofem.posterior.support import find_support
 from cofem.priors.rectified import rectified_draws, rectified_quantile
 from cofem.status import Status
 
@@ -190,10 +190,21 @@ class Posterior:
     def support(self, level: float = 0.95) -> Array:
         """Find the coefficients that are all non-zero with probability at least `level`.
 
-        A coefficient counts when its credible region at probability ``1 - (1 - level) / D`` (an
-        interval, or a disc for complex coefficients) leaves out zero; by the union bound the regions
-        of all D hold together with probability `level`. With several tasks, one of them is enough. With
-        ``nonnegative=True``, the Gaussian before the constraint is judged, by its lower tail.
+        A coefficient counts when its credible region at probability ``1 - (1 - level) / D`` leaves out zero;
+        by the union bound the regions of all D coefficients hold together with probability `level`, under the
+        posterior at the learned precisions. The region is
+
+        1. for one task, an interval around the mean, or a disc for complex coefficients;
+        2. for L tasks that share their precisions (`cofem.MultiTask`), an ellipsoid for the L values of the
+           coefficient together, with ``sum_l |z_l - mean_l|^2 / variance_l`` below the quantile of the
+           chi-squared distribution with L degrees of freedom (2 L for complex coefficients, of twice the
+           sum): the coefficient is non-zero in one task at least, and small means in many tasks add up;
+        3. for L tasks that share nothing, one for each task, at ``1 - (1 - level) / (D L)``; one of them is
+           enough.
+
+        With ``nonnegative=True``, the Gaussian before the constraint is judged by its lower tail; for tasks
+        that share their precisions, that of the sum over tasks of the coefficient in units of its standard
+        deviation.
 
         Parameters
         ----------
@@ -208,19 +219,7 @@ class Posterior:
         >>> post.support().tolist()
         [0]
         """
-        tail = (1 - _check_level(level)) / size(self.mean)
-        xp = namespace(self.mean)
-        if self.tasks is not None and self.gaussian is None and any(t.gaussian for t in self.tasks):
-            found = [task.support(level) for task in self.tasks]
-            return np.unique(np.concatenate(found))
-        if self.gaussian is not None:
-            mean, variance = self.gaussian
-            variance = variance if mean.ndim == 1 else variance[:, None]
-            away = mean > -ndtri(tail) * np.sqrt(variance)
-        else:
-            threshold = float(-np.log(tail) if is_complex(self.mean) else ndtri(tail / 2) ** 2)
-            away = xp.abs(self.mean) ** 2 > threshold * self.variance
-        return xp.nonzero(away if away.ndim == 1 else xp.any(away, axis=1))[0]
+        return find_support(self, _check_level(level))
 
     def credible_interval(self, level: float = 0.95) -> tuple[Array, Array]:
         """Central interval of each coefficient that holds it with probability `level`.
@@ -417,23 +416,28 @@ class Posterior:
         return mean, xp.astype(xp.sqrt(variance), self.variance.dtype)
 
     @without_gradients
-    def log_evidence(self, vectors: int = 16, steps: int = 120, rng: Any = 0) -> LogEvidence:
+    def log_evidence(self, vectors: int = 16, steps: int = 1000, rng: Any = 0) -> LogEvidence:
         """Log of ``p(y | alpha, noise_std)``, to compare models of the same data.
 
-        The determinant comes from stochastic Lanczos quadrature, or exactly where the smaller side of the
-        dictionary is at most 512.
+        The determinant is exact where the smaller side of the dictionary is at most 512. Otherwise up to 512
+        columns that matter most are taken out of it exactly, and the rest is estimated by stochastic Lanczos
+        quadrature.
 
         Parameters
         ----------
-        vectors, steps : int
-            Random vectors and Lanczos steps: their product is the cost in applications.
+        vectors : int
+            Random vectors. The standard error falls with their root; with a single one it is infinite.
+        steps : int
+            Most Lanczos steps with each vector. Steps end as soon as they add little to the standard error,
+            most often after 8 to 50; each is one application for each vector.
         rng : int or numpy.random.Generator
             Source of the vectors.
 
         Returns
         -------
         LogEvidence
-            ``value`` in nats and its ``standard_error`` (0 if exact).
+            ``value`` in nats and its ``standard_error`` (0 if exact): the spread over the vectors, with
+            Student's factor for few of them, and what is left of the error of the quadrature.
 
         Examples
         --------
@@ -444,6 +448,8 @@ class Posterior:
         """
         if self.gaussian is not None or any(t.gaussian for t in self.tasks or ()):
             raise ValueError("log_evidence is not known with nonnegative=True")
+        _check_count(vectors, "vectors")
+        _check_count(steps, "steps")
         generator = np.random.default_rng(rng)
         if self.tasks is not None:
             each = self._each("log_evidence", vectors, steps, generator)
@@ -452,7 +458,7 @@ class Posterior:
         solver = self._solver("log_evidence")
         phi, alpha, noise_var = solver.phi, solver.alpha, solver.noise_var
         y = in_precision(as_rows(self._white_y()), "float64")
-        mean = solver.for_count(y.shape[0])(v=y)
+        mean = solver.mean_for_evidence(y)
         log_det, error = log_determinant(
             phi, alpha, noise_var, mean, vectors=vectors, steps=steps, rng=generator
         )
@@ -495,6 +501,13 @@ class Posterior:
         """Return the data as the solver sees them, a row for each task."""
         y = in_precision(transposed(self.y), "float64")
         return y if self.weights is None else y * self.weights
+
+
+def _check_count(count: Any, name: str) -> None:
+    if isinstance(count, bool) or not isinstance(count, int | np.integer):
+        raise TypeError(f"{name} must be a positive integer, got {count!r}")
+    if count < 1:
+        raise ValueError(f"{name} must be a positive integer, got {count!r}")
 
 
 def _check_level(level: Any) -> float:

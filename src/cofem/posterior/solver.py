@@ -8,7 +8,16 @@ from functools import partial
 
 import numpy as np
 
-from cofem._arrays import Array, conj, in_precision, is_complex, namespace, on_device_of
+from cofem._arrays import (
+    Array,
+    conj,
+    in_precision,
+    is_complex,
+    namespace,
+    on_device_of,
+    squared_modulus,
+    total,
+)
 from cofem._warn import warn
 from cofem.linalg.build import build_system
 from cofem.linalg.direct import DirectSystem, is_cheaper, is_small
@@ -19,6 +28,8 @@ from cofem.status import ConvergenceWarning
 
 #: Accuracy of samples and covariances, in posterior standard deviations.
 SOLVE_TOL = 1e-5
+#: How far ``y^H C^-1 y`` may be off for the evidence, in nats.
+QUADRATIC_TOL = 0.02
 #: Right-hand sides solved at once: bounds memory to a few times this many vectors of length D.
 SOLVE_BATCH = 32
 
@@ -70,6 +81,21 @@ class PosteriorSolver:
         if isinstance(self.alpha, np.ndarray) and is_cheaper(self.phi, count):
             return self._factored().solve
         return partial(_solve, build_system(self.phi, self.alpha, self.noise_var))
+
+    def mean_for_evidence(self, y: Array) -> Array:
+        """Return the means of data y, shape (L, N), so accurate that ``y^H C^-1 y`` follows from them.
+
+        In the dual form rounding may be far above the tolerance where prior variances are 1e16 times the
+        noise; the primal form then corrects the mean.
+        """
+        mean = self.for_count(y.shape[0])(v=y)
+        left = self.phi.adjoint(y - self.phi.forward(mean)) / self.noise_var - self.alpha * mean
+        # An upper bound on what y^H C^-1 y is too large by, as the mean is where it is least.
+        excess = total(squared_modulus(left) / self.alpha)
+        if not excess > QUADRATIC_TOL:
+            return mean
+        primal = build_system(self.phi, self.alpha, self.noise_var, form="primal")
+        return mean + _solve(primal, b=left)
 
     def exact_variances(self, blocks: Iterable[np.ndarray]) -> np.ndarray:
         """Return the variances of ``x z`` for rows x, given in blocks of shape (B, D)."""

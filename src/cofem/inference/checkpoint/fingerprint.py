@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from cofem._arrays import is_foreign, library, on_device_of, to_numpy
 from cofem.inference.problem import Problem
 
 
@@ -17,12 +18,16 @@ def fingerprint_of(problem: Problem, noise: Any, settings: Mapping[str, Any]) ->
     """Return what a problem is known by: sizes, data, dictionary and settings."""
     operator, y = problem.phi.operator, problem.y
     rng = np.random.default_rng(0)
-    image = operator.forward(rng.standard_normal(operator.shape[1]).astype(y.dtype))
+    data = to_numpy(y)
+    probe = rng.standard_normal(operator.shape[1]).astype(data.dtype)
+    image = to_numpy(operator.forward(on_device_of(y, probe)))
     overlap = np.vdot(rng.standard_normal(operator.shape[0]), image)
     size = float(np.linalg.norm(image))
+    # The device may change between a break and going on, the library may not.
+    kind = str(data.dtype) if isinstance(y, np.ndarray) else f"{library(y)} {data.dtype}"
     return {
         "shape of Phi": str(operator.shape),
-        "y": f"{y.dtype} {list(y.shape)} {digest(y)} in units of {problem.units.data:g}",
+        "y": f"{kind} {list(data.shape)} {digest(data)} in units of {problem.units.data:g}",
         "noise_std": describe(noise),
         # Floating-point numbers, since the last digits may depend on the number of threads.
         "Phi": [size, float(overlap.real), float(overlap.imag)],
@@ -40,6 +45,8 @@ def describe(value: Any) -> str:
     >>> describe(cofem.Block(2)), describe(None)
     ('Block(groups=2)', 'None')
     """
+    if is_foreign(value):
+        value = to_numpy(value)
     if isinstance(value, np.ndarray):
         return f"array({value.dtype}, {list(value.shape)}, {digest(value)})"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

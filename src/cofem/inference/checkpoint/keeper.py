@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from cofem._packing import packable
+from cofem._arrays import Array
+from cofem._packing import packable, to_place
 from cofem._warn import warn
 from cofem.inference.base import Method, State
 from cofem.inference.checkpoint.fingerprint import agree, describe, short
@@ -119,6 +120,7 @@ class Keeper:
         self._may_write = False
         self._lock: Lock | None = None
         self._source = ""
+        self._like: Array = np.zeros(0)  # where the data of the task under way are
         self._written: Record | None = None
         self._when = time.monotonic()
         self._steps = 0
@@ -176,8 +178,7 @@ class Keeper:
         """Note what a task is; refuse to resume it from a file that belongs to another, or to replace one."""
         if not self.active:
             return
-        if not isinstance(y, np.ndarray):
-            raise TypeError(f"checkpoint and resume work on NumPy arrays only, got y as {type(y).__name__}")
+        self._like = y
         name, new = str(task), make()
         differs = _difference(self._old_fingerprints.get(name, new), new)
         if differs:
@@ -199,7 +200,11 @@ class Keeper:
         problem.phi.counter.products = done.products
         self.rng.bit_generator.state = done.rng
         return Outcome(
-            problem.with_noise(done.noise_var), done.state, done.history, done.status, done.doubtful
+            problem.with_noise(done.noise_var),
+            to_place(done.state, problem.y),
+            done.history,
+            done.status,
+            done.doubtful,
         )
 
     def record(self, stage: str, method: Method) -> Record | None:
@@ -211,7 +216,8 @@ class Keeper:
                 f"resume: {self._source!r} belongs to another fit: its method was {self.current[1]}, now it "
                 f"is {describe(method)}"
             )
-        return self.current[2]
+        record: Record = to_place(self.current[2], self._like)
+        return record
 
     def keep(self, stage: str, method: Method) -> Callable[[Record], None]:
         """Return what the loop calls after every step of a stage."""

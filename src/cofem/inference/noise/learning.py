@@ -24,6 +24,11 @@ from cofem.status import StatusCode
 
 #: Data for each coefficient from which on the evidence is enough and nothing is held out.
 ENOUGH_DATA = 2.0
+#: Data from which on the evidence may be enough; of fewer, a coefficient and an intercept explain most.
+ENOUGH_FOR_EVIDENCE = 5
+#: Data below which those that are held out are too few to learn a small noise from, see `least_from_few`. Not
+#: more: scikit-learn's check that weights count samples has 9 of them.
+FEW_DATA = 9
 #: Noise relative to the data from which on the signal counts as not found.
 NOTHING_FOUND = 0.8
 
@@ -92,9 +97,34 @@ class NoiseStrategy(Protocol):
 
 def choose_strategy(problem: Problem, method: Method) -> NoiseStrategy:
     """Return the strategy that suits a problem."""
-    if problem.n_rows >= ENOUGH_DATA * problem.n_columns and method.any_prior:
+    plenty = problem.n_rows >= max(ENOUGH_DATA * problem.n_columns, ENOUGH_FOR_EVIDENCE)
+    if plenty and method.any_prior:
         return FromTheFit()
     return HeldOutParts()
+
+
+def least_from_few(problem: Problem) -> float:
+    """Return the least noise variance that few data allow to claim; 0 where they are not few.
+
+    Few data may be predicted without error by chance, or because they were centred: of two samples less their
+    mean, each tells the other. The noise is then taken to be at least what it would be if a further datum,
+    of the size of the others, were noise alone.
+    """
+    count = size(problem.y)
+    return 0.0 if count >= FEW_DATA else average(squared_modulus(problem.y)) / (count + 1)
+
+
+def with_few_data(learned: Learned, problem: Problem) -> Learned:
+    """Raise a noise level to what few data allow to claim, and say so."""
+    least = least_from_few(problem)
+    if learned.noise_var >= least:
+        return learned
+    share = (least / average(squared_modulus(problem.y))) ** 0.5
+    note = (
+        f"{learned.note}; {size(problem.y)} data are too few to tell a small noise, so it was taken to be "
+        f"{100 * share:.0f} % of the data: give noise_std if you know it"
+    )
+    return learned._replace(noise_var=least, note=note)
 
 
 @dataclass(frozen=True)
@@ -156,14 +186,16 @@ class HeldOutParts:
                     note = (
                         "a callback stopped the fit while the noise was learned; it is what was known by then"
                     )
-                    return Learned(float(np.median([*found, noise_var])), note, stopped=True)
+                    known_by_then = float(np.median([*found, noise_var]))
+                    return with_few_data(Learned(known_by_then, note, stopped=True), problem)
                 if noise_var < NOTHING_FOUND * power:
                     break
             found.append(noise_var)
         count = sum(rows.size for rows in parts)
         turns = "" if len(parts) == 1 else f", {len(parts)} parts in turn"
         # The median, since a fit of one part may miss the signal.
-        return Learned(float(np.median(found)), f"the noise was learned from {count} data held out{turns}")
+        note = f"the noise was learned from {count} data held out{turns}"
+        return with_few_data(Learned(float(np.median(found)), note), problem)
 
     def parts(self, n_rows: int, rng: np.random.Generator) -> list[np.ndarray]:
         """Choose the rows to hold out, one set for each fit."""
