@@ -23,12 +23,11 @@ from cofem.linalg.probes import draw_probes
 
 # What one step hands to the next. Checkpoints hold it, under a name that no other type has.
 @packable("skeleton-estimator")
-class Average(NamedTuple):
-    """Averages over the steps so far."""
+class Known(NamedTuple):
+    """What the steps so far have shown."""
 
-    #: Of ``alpha_j s_j``, shape (D,), and of its square.
-    mean: Array
-    square: Array
+    #: What the data say about each coefficient, ``1 / s_j - alpha_j``, shape (D,).
+    information: Array
     #: Number of steps.
     steps: int = 0
 
@@ -36,14 +35,14 @@ class Average(NamedTuple):
 # Frozen, with every setting a field: a checkpoint recognises the estimator by its fields.
 @dataclass(frozen=True)
 class Remembered(DiagonalEstimator):
-    """Direct probes of ``alpha_j s_j``, averaged over steps; older steps fade.
+    """Direct probes, averaged over steps through ``1 / s_j - alpha_j``, which changes slowly.
 
     Parameters
     ----------
     probes : int
         Probes in each step.
     memory : float
-        Steps that the average remembers.
+        Steps that the average remembers; older ones fade.
 
     Examples
     --------
@@ -63,41 +62,41 @@ class Remembered(DiagonalEstimator):
     True
     """
 
-    probes: int = 2
-    memory: float = 20.0
+    probes: int = 8
+    memory: float = 5.0
 
     #: What `cofem.CoFEM(diagonal=...)` and the registry call it.
     name: ClassVar[str] = "remembered"
 
-    def init(self, context: PosteriorContext, rng: np.random.Generator) -> Average:
+    def init(self, context: PosteriorContext, rng: np.random.Generator) -> Known:
         """Return the carry of the first step."""
-        zeros = namespace(context.alpha).zeros_like(context.alpha)
-        return Average(zeros, zeros)
+        return Known(namespace(context.alpha).zeros_like(context.alpha))
 
-    def quiet(self, carry: Average) -> bool:
+    def quiet(self, carry: Known) -> bool:
         """Tell whether the next estimate is free enough of noise for extrapolated steps."""
         return False
 
     def right_hand_sides(
-        self, context: PosteriorContext, carry: Average, rng: np.random.Generator
+        self, context: PosteriorContext, carry: Known, rng: np.random.Generator
     ) -> RightHandSides:
         """Return what is solved together with the mean; `extra` comes back in `estimate`."""
         size = context.alpha.shape[0]
         signs = draw_probes(self.probes, size, like=context.like, rng=rng, distribution="rademacher")
-        # `b` is overwritten, so that it must be a new array.
-        return RightHandSides(b=signs * namespace(signs).sqrt(context.alpha), extra=signs)
+        # Probes over the last standard deviations have the least error. `b` is overwritten: a new array.
+        scale = context.probe_scale()
+        return RightHandSides(b=signs * scale, extra=(signs, scale))
 
     def estimate(
-        self, context: PosteriorContext, carry: Average, rhs: RightHandSides, x: Array
+        self, context: PosteriorContext, carry: Known, rhs: RightHandSides, x: Array
     ) -> DiagonalEstimate:
         """Return variances, their standard error and the next carry, from the solutions x of `rhs`."""
-        xp = namespace(x)
-        share = xp.mean(xp.real(conj(rhs.extra) * x), axis=0) * xp.sqrt(context.alpha)
+        xp, (signs, scale) = namespace(x), rhs.extra
+        products = xp.real(conj(signs) * x) / scale  # each row estimates the variances
+        direct = xp.mean(products, axis=0)
         weight = max(1 / (carry.steps + 1), 1 / self.memory)
-        mean = carry.mean + weight * (share - carry.mean)
-        square = carry.square + weight * (share * share - carry.square)
-        spread = xp.sqrt(xp.abs(square - mean * mean) * weight) if carry.steps else xp.inf
+        expected = 1 / (context.alpha + carry.information)
         # Variances lie between `context.floor` and those of the prior, `context.g`.
-        value = context.clip(mean * context.g)
-        new = Average(mean, square, carry.steps + 1)
-        return DiagonalEstimate(value, spread * context.g, carry=new, used=self.name)
+        value = context.clip(expected + weight * (direct - expected))
+        # Steps that count by w, (1 - w) w, ...: the average has w / (2 - w) of the variance of one of them.
+        error = xp.std(products, axis=0) * (weight / (2 - weight) / self.probes) ** 0.5
+        return DiagonalEstimate(value, error, Known(1 / value - context.alpha, carry.steps + 1), self.name)

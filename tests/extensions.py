@@ -117,40 +117,40 @@ class HeavyBall(Method):
 
 @cofem.packable("tests.running")
 class Running(NamedTuple):
-    """Averages over the steps so far."""
+    """What the data say about each coefficient, ``1 / s_j - alpha_j``, and after how many steps."""
 
-    share: np.ndarray
-    square: np.ndarray
+    information: np.ndarray
     steps: int
 
 
 @dataclass(frozen=True)
 class RunningProbes(DiagonalEstimator):
-    """Direct probes of ``alpha_j s_j``, which changes slowly, averaged over steps that fade."""
+    """Direct probes averaged over steps that fade, through ``1 / s_j - alpha_j``, which changes slowly."""
 
-    probes: int = 2
-    memory: float = 20.0
+    probes: int = 4
+    memory: float = 8.0
 
     name: ClassVar[str] = "running"
 
     def init(self, context, rng):
-        return Running(np.zeros_like(context.alpha), np.zeros_like(context.alpha), 0)
+        return Running(np.zeros_like(context.alpha), 0)
 
     def quiet(self, carry):
         return False
 
     def right_hand_sides(self, context, carry, rng):
         signs = rng.choice([-1.0, 1.0], (self.probes, context.alpha.size)).astype(context.like.dtype)
-        return RightHandSides(b=signs * np.sqrt(context.alpha), extra=signs)
+        scale = context.probe_scale()
+        return RightHandSides(b=signs * scale, extra=(signs, scale))
 
     def estimate(self, context, carry, rhs, x):
-        share = np.mean((rhs.extra.conj() * x).real * np.sqrt(context.alpha), axis=0)
+        signs, scale = rhs.extra
+        products = (signs.conj() * x).real / scale
         weight = max(1 / (carry.steps + 1), 1 / self.memory)
-        mean = carry.share + weight * (share - carry.share)
-        square = carry.square + weight * (share**2 - carry.square)
-        error = np.sqrt(np.maximum(square - mean**2, 0) * weight) if carry.steps else np.inf
-        new = Running(mean, square, carry.steps + 1)
-        return DiagonalEstimate(context.clip(mean * context.g), error * context.g, new, used=self.name)
+        expected = 1 / (context.alpha + carry.information)
+        value = context.clip(expected + weight * (products.mean(axis=0) - expected))
+        error = products.std(axis=0) * np.sqrt(weight / (2 - weight) / self.probes)
+        return DiagonalEstimate(value, error, Running(1 / value - context.alpha, carry.steps + 1), self.name)
 
 
 # --- problems that they solve -------------------------------------------------------------------------
