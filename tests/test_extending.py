@@ -240,7 +240,11 @@ def load_skeleton(name: str) -> ModuleType:
     if title not in sys.modules:
         spec = importlib.util.spec_from_file_location(title, FOLDER / f"{name}.py")
         sys.modules[title] = module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[title]
+            raise
     return sys.modules[title]
 
 
