@@ -8,6 +8,7 @@ import pytest
 import cofem
 from cofem.inference.mackay import MacKay
 from cofem.inference.registry import METHODS
+from cofem.linalg import direct
 
 from .problems import complex_case, dct_case, dense_case, dictionary, exact_log_evidence, exact_posterior
 
@@ -230,7 +231,8 @@ def test_paper_is_algorithm_1_to_the_letter():
     assert np.allclose(post.alpha, alpha, rtol=1e-4)
 
 
-def test_cg_out_of_steps_is_reported_with_advice():
+def test_cg_out_of_steps_is_reported_with_advice(monkeypatch):
+    monkeypatch.setattr(direct, "EXACT_SIDE", 0)  # or a factor would take over
     case = dense_case(D=128, f=4)
     with pytest.warns(cofem.ConvergenceWarning, match="raise cg_iterations"):
         post = cofem.fit(
@@ -238,6 +240,35 @@ def test_cg_out_of_steps_is_reported_with_advice():
         )
     assert "ran out of steps" in str(post.status)
     assert np.isfinite(post.mean).all()
+
+
+def few_steps(**settings):
+    """Fit with so few CG steps that no mean is solved for."""
+    case = dense_case(D=128, f=4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cofem.ConvergenceWarning)
+        return case, cofem.fit(
+            case.Phi, case.y, noise_std=0.005, method=cofem.CoFEM(cg_iterations=3), rng=0, **settings
+        )
+
+
+def test_a_mean_that_was_not_solved_for_has_not_converged(monkeypatch):
+    monkeypatch.setattr(direct, "EXACT_SIDE", 0)
+    # The tolerance is so loose that the fit stops at once.
+    _, post = few_steps(tol=0.5)
+    assert post.n_iter < 100
+    assert not post.converged
+    assert "the last mean: conjugate gradients ran out of steps" in post.status.message
+
+
+@pytest.mark.parametrize("prior", [None, cofem.MultiTask()])
+def test_small_systems_that_cg_does_not_solve_are_factored(prior):
+    case, post = few_steps(prior=prior)
+    assert post.converged
+    assert "the systems were factored" in str(post.status)
+    mean, covariance = exact_posterior(case.Phi, case.y, post.alpha, 0.005)
+    np.testing.assert_allclose(post.mean, mean, atol=1e-6 * np.abs(mean).max())
+    np.testing.assert_allclose(post.variance, np.diagonal(covariance), rtol=0.01)
 
 
 # --- the paper's settings --------------------------------------------------------------------

@@ -20,7 +20,10 @@ from hypothesis import strategies as st
 
 import cofem
 from cofem.inference import registry
+from cofem.linalg import direct
 from cofem.operators import DCT, Mask, Operator
+
+from .problems import dct_case, dense_case
 
 #: How many cases are generated: 500 in the suite, 10 000 in `make nightly`.
 PROFILES = {"default": 500, "nightly": 10_000}
@@ -359,8 +362,64 @@ def test_an_exception_in_the_first_step_is_the_users_own() -> None:
 
 def test_an_exception_while_the_noise_is_learned_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "EXACT_SIDE", 0)  # or the matrix would be read once and for all
-    with pytest.warns(cofem.ConvergenceWarning, match="learning the noise"), pytest.raises(ConnectionError):
+    gone = []
+
+    def once(good: np.ndarray) -> np.ndarray:
+        gone.append(1)
+        return give_up(good) if len(gone) == 1 else good
+
+    with pytest.warns(cofem.ConvergenceWarning, match="the noise could not be learned"):
+        post = cofem.fit(Moody(forward=once, after=300), DATA, method="cofem", rng=0)
+    assert post.status.code is cofem.StatusCode.FAILED
+    assert "ConnectionError: the detector is gone" in post.status.message
+    assert not any("the noise was learned" in note for note in post.status.notes)
+    with pytest.raises(ConnectionError):  # for good, so that there is no fit either
         cofem.fit(Moody(forward=give_up, after=300), DATA, method="cofem", rng=0)
+
+
+@pytest.mark.parametrize("noise_std", [0.1, "learn"])
+def test_a_timeout_of_the_caller_gets_through_at_once(
+    noise_std: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "EXACT_SIDE", 0)
+
+    def late(good: np.ndarray) -> np.ndarray:
+        raise TimeoutError("the caller's patience")
+
+    with pytest.raises(TimeoutError, match="patience"):
+        cofem.fit(Moody(forward=late, after=100), DATA, noise_std=noise_std, method="cofem", rng=0)
+
+
+@pytest.mark.parametrize("factor", [0.01, 1.0, 100.0])
+@pytest.mark.parametrize("make", [dense_case, dct_case], ids=["dense", "dct"])
+def test_noise_far_off_is_told(make: Any, factor: float) -> None:
+    case = make(512, f=4, noise_std=0.005)
+    post = cofem.fit(case.Phi, case.y, noise_std=factor * case.noise_std, rng=0)
+    told = [note for note in post.status.notes if "does not fit the data" in note]
+    assert len(told) == (factor != 1.0)
+    if told:
+        assert ("seems too small" if factor < 1 else "seems too large") in told[0]
+        assert f"noise_std = {factor * case.noise_std:.3g}" in told[0]
+
+
+def test_max_iter_warns_and_says_what_was_not_met() -> None:
+    case = dense_case(64, f=2, density=0.05, noise_std=0.01)
+    with pytest.warns(
+        cofem.ConvergenceWarning, match="stopped after max_iter=3 steps: the mean still changed"
+    ):
+        post = cofem.fit(case.Phi, case.y, noise_std=0.01, max_iter=3)
+    assert post.status.code is cofem.StatusCode.MAX_ITER
+    with pytest.warns(cofem.ConvergenceWarning, match="stopped after max_iter=3 steps"):
+        cofem.SBLRegressor(max_iter=3, noise_std=0.01).fit(case.Phi, case.y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cofem.fit(case.Phi, case.y, noise_std=0.01, max_iter=3, tol=0)  # as many steps as asked for
+    # The mean may have settled when something else has not: the message never contradicts itself.
+    for max_iter in range(1, 30):
+        status = cofem.fit(case.Phi, case.y, noise_std=0.01, max_iter=max_iter).status
+        found = re.search(r"still changed by (\S+) in a step \(tol=(\S+)\)", status.message)
+        assert found is None or float(found[1]) > float(found[2])
+        assert status.code is cofem.StatusCode.CONVERGED or ": " in status.message
 
 
 def test_an_exception_in_a_callback_is_the_users_own() -> None:
@@ -371,7 +430,8 @@ def test_an_exception_in_a_callback_is_the_users_own() -> None:
         cofem.fit(MATRIX, DATA, callback=callback, **SETTINGS)
 
 
-def test_conjugate_gradients_out_of_steps_are_told() -> None:
+def test_conjugate_gradients_out_of_steps_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "EXACT_SIDE", 0)  # or a factor would take over
     method = cofem.CoFEM(cg_iterations=2, preconditioner="none")
     with pytest.warns(cofem.ConvergenceWarning, match="ran out of steps; raise cg_iterations"):
         post = cofem.fit(MATRIX, DATA, **SETTINGS | dict(method=method))
@@ -483,7 +543,7 @@ def test_a_start_beyond_all_units_is_cut_off(alpha_init: float) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         post = cofem.fit(
-            Mask([0, 2, 5, 6], 8) @ DCT(8).T, y, noise_std=1e4, alpha_init=alpha_init, max_iter=1
+            Mask([0, 2, 5, 6], 8) @ DCT(8).T, y, noise_std=1e4, alpha_init=alpha_init, max_iter=1, tol=0
         )
     assert np.isfinite(post.alpha).all()
     assert (post.alpha > 0).all()

@@ -37,8 +37,16 @@ def namespace(*arrays: Array) -> Any:
     return array_api_compat.array_namespace(*arrays)
 
 
-def as_array(x: Any) -> Array:
-    """Return ``x`` itself if it is an array of some library, else as a plain NumPy array, without a copy."""
+def as_array(x: Any, name: str = "the array") -> Array:
+    """Return ``x`` itself if it is an array of some library, else as a plain NumPy array, without a copy.
+
+    Masked entries are refused: no product knows of them. `name` is what to call ``x`` then.
+    """
+    if isinstance(x, np.ma.MaskedArray) and np.ma.is_masked(x):
+        raise ValueError(
+            f"{name} must not have masked entries, got {np.ma.count_masked(x)}; leave them out, as in "
+            "cofem.fit(Phi[~y.mask], y[~y.mask])"
+        )
     if isinstance(x, np.ndarray) or not array_api_compat.is_array_api_obj(x):
         return np.asarray(x)
     return x
@@ -62,7 +70,7 @@ def as_floating(x: Any, name: str) -> Array:
     >>> as_floating([1, 2], "x")
     array([1., 2.])
     """
-    x = as_array(x)
+    x = as_array(x, name)
     xp = namespace(x)
     if x.dtype in [getattr(xp, dtype) for dtype in _COMPUTED_DTYPES]:
         return x

@@ -8,26 +8,31 @@ from typing import Any
 
 import numpy as np
 
-from cofem._arrays import as_array, in_precision, namespace, on_device_of, transposed, without_gradients
+from cofem._arrays import (
+    as_array,
+    in_precision,
+    namespace,
+    on_device_of,
+    transposed,
+    without_gradients,
+)
 from cofem._warn import warn
 from cofem.inference.base import Method
 from cofem.inference.checkpoint import Keeper
 from cofem.inference.checkpoint.fingerprint import fingerprint_of
 from cofem.inference.noise.learning import Learned, Plan, choose_strategy
+from cofem.inference.notes import about_the_data, about_the_noise, about_weak_columns, fault_of
 from cofem.inference.prepare import Data, PreparedProblem, prepare
 from cofem.inference.problem import Problem
 from cofem.inference.record import Callback, FitInterrupted, Outcome
 from cofem.inference.registry import check_method, get_method
 from cofem.inference.settings import Settings, check_alpha_init, check_callback, check_rng
 from cofem.inference.stages import Runner
-from cofem.operators import Operator, as_operator, block_diag, check_adjoint
+from cofem.operators import Operator, as_operator, block_diag
 from cofem.posterior import Posterior, join_tasks, split_tasks
 from cofem.priors import Block, Prior
 from cofem.priors.rectified import rectified_moments
 from cofem.status import ConvergenceWarning, Status, StatusCode
-
-#: Norm of a column, relative to the largest, below which what is found on it is pointed out.
-WEAK_COLUMN = 1e-3
 
 
 @without_gradients
@@ -151,7 +156,7 @@ def fit_tasks(data: Data, settings: Settings, runner: Runner) -> Posterior:
     """Fit all tasks, together or one after the other."""
     if isinstance(data.Phi, list | tuple) and isinstance(data.y, list | tuple) and _are_tasks(data.Phi):
         return _fit_different(data, settings, runner)
-    y = as_array(data.y)
+    y = as_array(data.y, "y")
     if y.ndim == 2 and not settings.prior.joins_tasks and y.shape[1] > 0:
         operator = as_operator(data.Phi)
         columns = (y[:, i] for i in range(y.shape[1]))
@@ -169,13 +174,14 @@ def fit_task(data: Data, settings: Settings, runner: Runner, task: int = 0) -> P
     problem = prepared.problem
     method, why = get_method(settings.method, problem)
     check_method(method, problem)
+    problem = problem.normalised() if method.free_of_units else problem
     start = method.start_alpha if settings.alpha_init is None else settings.alpha_init
     max_iter = method.default_max_iter if settings.max_iter is None else settings.max_iter
     plan = Plan(task, method, check_alpha_init(start, problem.n_columns), max_iter, settings.tol)
     runner.keeper.check_fingerprint(
         task, problem.y, lambda: fingerprint_of(problem, prepared.noise, settings.fingerprint())
     )
-    notes = [why, *_notes_on(data, prepared)]
+    notes = [why, *about_the_data(data, prepared)]
     learned = Learned(problem.noise_var, "")
     if prepared.noise.std is None:
         strategy = settings.noise or choose_strategy(problem, method)
@@ -187,13 +193,21 @@ def fit_task(data: Data, settings: Settings, runner: Runner, task: int = 0) -> P
         if interrupt.outcome is not None:
             interrupt.posterior = _posterior(prepared, interrupt.outcome, method)
         raise
-    fault = "" if outcome.status.code is StatusCode.FAILED else _fault(prepared.operator, problem)
-    if fault:
-        outcome = replace(outcome, status=Status(StatusCode.FAILED, fault, outcome.status.notes))
-    if outcome.doubtful or fault:
-        warn(str(outcome.status), ConvergenceWarning)
     status = outcome.status
-    notes += _about_weak_columns(outcome)
+    fault = "" if status.code is StatusCode.FAILED else fault_of(prepared.operator, problem)
+    if learned.fault:
+        noise_std = learned.noise_var**0.5 * problem.units.data
+        known = f"the noise could not be learned, and is what was known by then ({noise_std:.3g})"
+        fault = f"{known}: {learned.fault}"
+    if fault:
+        status = Status(StatusCode.FAILED, fault, status.notes)
+    # With tol=0, a number of steps is what was asked for.
+    cut_short = status.code is StatusCode.MAX_ITER and settings.tol != 0
+    if outcome.doubtful or fault or cut_short:
+        warn(str(status), ConvergenceWarning)
+    if prepared.noise.std is not None and status.code is not StatusCode.FAILED:
+        notes += about_the_noise(outcome)
+    notes += about_weak_columns(outcome)
     status = Status(status.code, status.message, (*status.notes, *filter(None, notes)))
     return _posterior(prepared, replace(outcome, status=status), method)
 
@@ -204,46 +218,6 @@ def _run(problem: Problem, plan: Plan, runner: Runner, learned: Learned) -> Outc
         runner.drop_checkpoint()
     problem = problem.with_noise(learned.noise_var)
     return runner.run(problem, plan.method, plan.stage(noise=learned.rule), one_step=learned.stopped)
-
-
-def _notes_on(data: Data, prepared: PreparedProblem) -> list[str]:
-    """Say what the user should know about dictionary and data."""
-    notes = []
-    if not prepared.operator.takes_batches:
-        notes.append(
-            "Phi has no product with several vectors (matmat, rmatmat), so that it is called for one vector "
-            "at a time; probes and samples would gain from one"
-        )
-    if isinstance(data.noise_std, str) and prepared.noise.std is not None:
-        notes.append("y is zero everywhere, so that there was no noise to learn from it")
-    return notes
-
-
-def _about_weak_columns(outcome: Outcome) -> list[str]:
-    """Say so where noise may have become large coefficients: the evidence does not know a column's scale."""
-    energy, state = outcome.problem.phi.column_energy, outcome.state
-    xp = namespace(energy)
-    found = state.alpha * state.variance < 0.5
-    weak = energy < WEAK_COLUMN**2 * float(xp.max(energy))
-    count = int(xp.count_nonzero(found & weak))
-    if not count:
-        return []
-    return [
-        f"{count} of the {int(xp.count_nonzero(found))} coefficients that were found belong to columns of "
-        f"Phi with norms below {WEAK_COLUMN:g} of the largest; through such a column noise looks like a "
-        "large coefficient, so leave them out if that is not what you expect"
-    ]
-
-
-def _fault(operator: Operator, problem: Problem) -> str:
-    """Look at the operator once more after a fit, and say what is wrong with it by now; "" if nothing is."""
-    real = problem.real_dtype
-    dtype = np.result_type(real, np.complex64) if problem.is_complex else real
-    try:
-        check_adjoint(operator, n_vectors=1, dtype=dtype, like=problem.y)
-    except Exception as error:
-        return f"Phi changed during the fit, so that the result is in doubt: {type(error).__name__}: {error}"
-    return ""
 
 
 def _posterior(prepared: PreparedProblem, outcome: Outcome, method: Method) -> Posterior:
@@ -295,7 +269,7 @@ def _fit_different(data: Data, settings: Settings, runner: Runner) -> Posterior:
     columns = {operator.shape[1] for operator in operators}
     if len(columns) > 1:
         raise ValueError(f"Phi must hold dictionaries with as many columns each, got {sorted(columns)}")
-    ys = [as_array(y) for y in data.y]
+    ys = [as_array(y, "y") for y in data.y]
     for i, (operator, y) in enumerate(zip(operators, ys, strict=True)):
         if tuple(y.shape) != (operator.shape[0],):
             raise ValueError(f"y[{i}] must have shape ({operator.shape[0]},), got {tuple(y.shape)}")
@@ -307,11 +281,11 @@ def _fit_different(data: Data, settings: Settings, runner: Runner) -> Posterior:
             for i, (operator, y) in enumerate(zip(operators, ys, strict=True))
         ]
         return join_tasks(tasks)
-    (size,) = columns
+    (n_columns,) = columns
     start, count = settings.alpha_init, len(operators)
     joint = replace(
         settings,
-        prior=Block(np.tile(np.arange(size), count)),
+        prior=Block(np.tile(np.arange(n_columns), count)),
         alpha_init=start if np.ndim(start) == 0 else np.tile(start, count),
     )
     together = data._replace(Phi=block_diag(operators), y=namespace(*ys).concat(ys))

@@ -6,6 +6,7 @@ import pytest
 import scipy.sparse
 import scipy.sparse.linalg
 
+import cofem
 from cofem.operators import (
     DCT,
     Dense,
@@ -65,8 +66,11 @@ def test_a_batch_is_one_call_of_a_foreign_operator() -> None:
             return matrix.T @ y
 
     x = rng.standard_normal((2, 4, 5))
-    np.testing.assert_allclose(as_operator(Counting()).forward(x), x @ matrix.T)
-    assert calls == [(5, 8)]
+    Phi = as_operator(Counting())
+    for _ in range(2):
+        np.testing.assert_allclose(Phi.forward(x), x @ matrix.T)
+    # The first time, one product is compared with that of its vector alone.
+    assert calls == [(5, 8), (5, 1), (5, 8)]
 
 
 def test_objects_that_only_look_like_operators_are_taken() -> None:
@@ -162,3 +166,71 @@ def test_pylops_takes_a_cofem_operator():
     np.testing.assert_allclose((pylops.Identity(8) @ wrapped) @ x, Phi @ x)
     solved = pylops.optimization.basic.lsqr(wrapped, Phi @ x, niter=20)[0]
     np.testing.assert_allclose(solved, x, atol=1e-6)
+
+
+class OneBuffer(scipy.sparse.linalg.LinearOperator):
+    """As many operators in C: every product is written into one and the same array."""
+
+    def __init__(self, matrix: np.ndarray) -> None:
+        super().__init__(matrix.dtype, matrix.shape)
+        self.matrix = matrix
+        self.out, self.back = np.zeros(matrix.shape[0]), np.zeros(matrix.shape[1])
+
+    def _matvec(self, x):
+        np.matmul(self.matrix, x.reshape(-1), out=self.out)
+        return self.out
+
+    def _rmatvec(self, y):
+        np.matmul(self.matrix.T, y.reshape(-1), out=self.back)
+        return self.back
+
+
+def test_operators_that_return_one_buffer_in_every_call():
+    rng = np.random.default_rng(0)
+    matrix = rng.standard_normal((30, 60))
+    Phi = cofem.as_operator(OneBuffer(matrix))
+    x, y = rng.standard_normal((4, 60)), rng.standard_normal((4, 30))
+    np.testing.assert_allclose(Phi.forward(x), x @ matrix.T)
+    np.testing.assert_allclose(Phi.adjoint(y), y @ matrix)
+    np.testing.assert_allclose(Phi.to_dense(), matrix)
+    first = Phi.forward(x[0])
+    kept = first.copy()
+    Phi.forward(x[1])
+    np.testing.assert_array_equal(first, kept)
+    z = np.zeros(60)
+    z[[3, 17]] = 1, -2
+    data = matrix @ z + 0.01 * rng.standard_normal(30)
+    for method in ("em", "irls", "cofem", "seq"):
+        post = cofem.fit(OneBuffer(matrix), data, noise_std=0.01, method=method, rng=0)
+        assert np.linalg.norm(post.mean - z) < 0.05 * np.linalg.norm(z), method
+
+
+def test_an_own_operator_that_returns_one_buffer_is_refused():
+    class Careless(cofem.operators.Operator):
+        def __init__(self):
+            super().__init__((3, 3))
+            self.out = np.zeros(3)
+
+        def _forward(self, x):
+            if x.ndim > 1 and x.shape[0] > 1:
+                return 2 * x
+            self.out[...] = 2 * x.reshape(-1)
+            return self.out.reshape(x.shape)
+
+        def _adjoint(self, y):
+            return 2 * y
+
+    with pytest.raises(ValueError, match="must return a new array in every call"):
+        cofem.fit(Careless(), np.ones(3), noise_std=0.1)
+
+
+@pytest.mark.parametrize("where", ["y", "Phi", "noise_std", "sample_weight"])
+def test_masked_entries_are_refused(where):
+    arrays = {"y": np.ones(4), "Phi": np.eye(4), "noise_std": np.full(4, 0.1), "sample_weight": np.ones(4)}
+    settings = {"y": arrays["y"], "Phi": arrays["Phi"]}
+    masked = np.ma.masked_array(arrays[where], mask=arrays[where] * 0)
+    masked[1, ...] = np.ma.masked
+    with pytest.raises(ValueError, match=f"{where} must not have masked entries"):
+        cofem.fit(**settings | {where: masked})
+    plain = np.ma.masked_array(np.array([5.0, 0, 0, 0]), mask=False)  # nothing is masked
+    assert cofem.fit(np.eye(4), plain, noise_std=0.1).support().tolist() == [0]

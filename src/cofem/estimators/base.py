@@ -17,8 +17,6 @@ from cofem._fit import fit_tasks
 from cofem.estimators.columns import (
     as_targets,
     column_sizes,
-    equalising_scales,
-    in_units,
     is_kept,
     without_rounding,
     without_weightless,
@@ -120,14 +118,12 @@ class SparseBayesianRegressor(RegressorMixin, BaseEstimator, ABC):
         if not size.all():
             self._varies = (size > 0).astype(np.float64)
         dictionary = self._centred(dictionary)
-        scale = equalising_scales(size)
-        scaled = dictionary if scale is None else dictionary.scale_columns(scale)
         if y.ndim == 2 and not (self.prior is not None and self.prior.joins_tasks):
             pairs = zip(y.T, np.ravel(y_offset), strict=True)
-            posterior = join_tasks([self._posterior(scaled, one, weights, mean) for one, mean in pairs])
+            posterior = join_tasks([self._posterior(dictionary, one, weights, mean) for one, mean in pairs])
         else:
-            posterior = self._posterior(scaled, y, weights, float(np.max(np.abs(y_offset))))
-        self.posterior_ = posterior if scale is None else in_units(posterior, scale, dictionary)
+            posterior = self._posterior(dictionary, y, weights, float(np.max(np.abs(y_offset))))
+        self.posterior_ = posterior
         self._take(y_offset)
         return self
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from cofem.operators import Centred, Operator
-from cofem.posterior import Posterior
 
-#: Ratio of the columns' norms from which on they are brought together before a fit.
-SCALES_APART = 1e4
 #: A centred column counts as zero below this many roundings of the column it came from.
 ROUNDINGS = 100
 
@@ -54,33 +50,6 @@ def column_sizes(dictionary: Operator, offset: np.ndarray | None) -> np.ndarray:
     size = np.max(np.abs(Centred(dictionary, offset).adjoint(probes)), axis=0)
     rounding = np.finfo(dictionary.dtype).eps * np.sqrt(dictionary.shape[0]) * np.abs(offset)
     return np.where(size > ROUNDINGS * rounding, size, 0)
-
-
-def equalising_scales(size: np.ndarray) -> np.ndarray | None:
-    """Return powers of two that bring columns to a common norm; None where norms differ by little."""
-    known = size[size > 0]
-    if known.size == 0 or known.max() <= SCALES_APART * known.min():
-        return None
-    return np.exp2(-np.round(np.log2(np.where(size > 0, size, 1.0))))
-
-
-def in_units(posterior: Posterior, scale: np.ndarray, dictionary: Operator) -> Posterior:
-    """Return the posterior of the coefficients of `dictionary` from that of its scaled columns."""
-
-    def times(values: np.ndarray, power: int) -> np.ndarray:
-        factor = (scale**power).astype(values.dtype)
-        return values * (factor if values.ndim == 1 else factor[:, None])
-
-    gaussian, tasks = posterior.gaussian, posterior.tasks
-    return replace(
-        posterior,
-        mean=times(posterior.mean, 1),
-        variance=times(posterior.variance, 2),
-        alpha=times(posterior.alpha, -2),
-        operator=dictionary,
-        gaussian=None if gaussian is None else (times(gaussian[0], 1), times(gaussian[1], 2)),
-        tasks=None if tasks is None else tuple(in_units(task, scale, dictionary) for task in tasks),
-    )
 
 
 def is_kept(mean: np.ndarray, variance: np.ndarray, alpha: np.ndarray) -> np.ndarray:

@@ -112,6 +112,11 @@ class Method(ABC):
         """Where alpha starts unless the user says otherwise; None for a start free of units."""
         return None
 
+    @property
+    def free_of_units(self) -> bool:
+        """Whether columns may be brought to a common norm inside of the fit."""
+        return True
+
     def memory(self, problem: Problem) -> tuple[float, str]:
         """Bytes needed beyond vectors of length D, and for what."""
         return 0.0, ""

@@ -20,6 +20,8 @@ from cofem.linalg.diagonals import (
     PosteriorContext,
     Rademacher,
 )
+from cofem.linalg.diagonals.support import check_support
+from cofem.linalg.direct import DirectSystem, is_small
 from cofem.linalg.probes import ProbeDistribution
 from cofem.linalg.system import Form, Solution
 from cofem.status import StatusCode
@@ -31,6 +33,9 @@ BROKEN = (
     "conjugate gradients broke down, because the operator gave values that are not finite or is not the "
     "adjoint it claims"
 )
+
+#: Note of a fit whose systems conjugate gradients did not solve.
+FACTORED = "the systems were factored, since conjugate gradients ran out of steps"
 
 
 @packable("cofem")
@@ -47,6 +52,8 @@ class Carry(NamedTuple):
     quiet: bool = False
     #: Whether the variances so far turned out to be wrong.
     misled: bool = False
+    #: Whether systems are factored, since conjugate gradients ran out of steps.
+    factored: bool = False
 
 
 @dataclass(frozen=True)
@@ -193,6 +200,11 @@ class CoFEM(ExpectationMaximisation):
         """Where alpha starts unless the user says otherwise."""
         return self.alpha_init
 
+    @property
+    def free_of_units(self) -> bool:
+        """Whether columns may be brought to a common norm: not in Algorithm 1 to the letter."""
+        return self.stop == "each"
+
     def accelerates(self, state: State) -> bool:
         """Extrapolate while the variances are free of noise."""
         return self.accelerate and state.carry.quiet
@@ -253,11 +265,12 @@ class CoFEM(ExpectationMaximisation):
             remember_steps(carry.steps, solver.system.form, iterations),
             estimator.quiet(estimate.carry),
             estimate.misled,
+            solver.factored,
         )
         info = Info(
             cg_iterations=iterations,
             figures={"diagonal": estimate.used, **estimate.figures},
-            notes=estimate.notes,
+            notes=estimate.notes | ({"systems": FACTORED} if solver.factored else {}),
             trouble=_trouble(cg),
         )
         return Moments(mean, estimate.value, new_carry, info)
@@ -269,17 +282,28 @@ class CoFEM(ExpectationMaximisation):
         if self.stop == "joint":
             return state, Info()
         solver = _Solver(self, problem, state.alpha, state.carry, before=state)
-        system = solver.system
-        solution = system.solve(
-            as_rows(problem.y),
-            tol=system.tolerance(FINAL_TOL),
-            max_iter=self.cg_iterations,
-            guess=solver.guess(),
-        )
+        solution = solver.solve(as_rows(problem.y), None, problem.n_tasks, 0, tol=FINAL_TOL)
         if solution.cg.broken.any():
             return state, Info(trouble=BROKEN)
         mean = namespace(solution.x).reshape(solution.x, state.mean.shape)
-        return replace(state, mean=mean), Info(trouble=_trouble(solution.cg))
+        state, trouble = replace(state, mean=mean), _trouble(solution.cg)
+        state, notes = self._check_support(problem, state, solver, rng)
+        if trouble and ended is StatusCode.CONVERGED:  # a mean that was not solved for has not converged
+            why = f"the last mean: {trouble}"
+            return state, Info(trouble=trouble, end=StatusCode.MAX_ITER, message=why, notes=notes)
+        return state, Info(trouble=trouble, notes=notes)
+
+    def _check_support(
+        self, problem: Problem, state: State, solver: _Solver, rng: np.random.Generator
+    ) -> tuple[State, dict[str, str]]:
+        """Look at the variances of what was found, one by one."""
+        estimator = self.estimator(problem)
+        if estimator.is_exact(state.carry.diagonal) or not isinstance(state.mean, np.ndarray):
+            return state, {}
+        context = PosteriorContext(problem.phi, state.alpha, problem.noise_var, solver.solve_probes)
+        checked = check_support(context, state.mean, state.variance, rng)
+        notes = {"support": checked.note} if checked.note else {}
+        return replace(state, variance=checked.variance), notes
 
 
 class _Solver:
@@ -303,6 +327,7 @@ class _Solver:
         self, method: CoFEM, problem: Problem, alpha: Array, carry: Carry, before: State | None = None
     ) -> None:
         self.method, self.carry, self.before = method, carry, before
+        self.factored = carry.factored
         self.system = build_system(
             problem.phi,
             alpha,
@@ -313,27 +338,53 @@ class _Solver:
         )
         self.accounts: list[CGResult] = []
 
-    def solve(self, v: Array, b: Array | None, n_tasks: int, n_probes: int) -> Solution:
-        """Solve for the means, which come first, and the probes; each to its own tolerance."""
+    def solve(
+        self, v: Array, b: Array | None, n_tasks: int, n_probes: int, tol: float | None = None
+    ) -> Solution:
+        """Solve for the means, which come first, and the probes; each to its own tolerance.
+
+        Where conjugate gradients run out of steps for a mean and a factor is to be had, that is taken, in
+        this step and in those that follow.
+        """
         method, each = self.method, self.method.stop == "each"
-        tol = [self.system.tolerance(method.cg_tol), method.probe_tol]
-        solution = self.system.solve(
-            v,
-            b,
-            tol=np.repeat(tol, [n_tasks, n_probes]) if each else method.cg_tol,
-            max_iter=method.cg_iterations,
-            guess=self.guess(),
-            norm="posterior" if each else "frobenius",
-        )
+        kept = None if b is None or not self.can_factor else namespace(b).asarray(b, copy=True)
+        if not self.factored:
+            tols = [self.system.tolerance(method.cg_tol if tol is None else tol), method.probe_tol]
+            solution = self.system.solve(
+                v,
+                b,
+                tol=np.repeat(tols, [n_tasks, n_probes]) if each else method.cg_tol,
+                max_iter=method.cg_iterations,
+                guess=self.guess(),
+                norm="posterior" if each else "frobenius",
+            )
+            unsolved = not solution.cg.converged[:n_tasks].all() and not solution.cg.broken.any()
+            self.factored = self.can_factor and unsolved
+        if self.factored:
+            solution = self.factor().solution(v, kept)
         self.accounts.append(replace(solution.cg, x=None))
         return solution
 
     def solve_probes(self, b: Array) -> Array:
         """Solve for further probes, which are overwritten."""
         method = self.method
-        solution = self.system.solve(b=b, tol=method.probe_tol, max_iter=method.cg_iterations)
+        if self.factored:
+            solution = self.factor().solution(None, b)
+        else:
+            solution = self.system.solve(b=b, tol=method.probe_tol, max_iter=method.cg_iterations)
         self.accounts.append(replace(solution.cg, x=None))
         return solution.x
+
+    @property
+    def can_factor(self) -> bool:
+        """Whether the matrix of the system is small enough to be factored; not in Algorithm 1."""
+        system = self.system
+        return self.method.stop == "each" and isinstance(system.alpha, np.ndarray) and is_small(system.phi)
+
+    def factor(self) -> DirectSystem:
+        """Return the system, factored."""
+        system = self.system
+        return DirectSystem(system.phi, system.alpha.astype(np.float64), system.noise_var)
 
     def guess(self) -> Array | None:
         """Warm start of the mean, in the form of the system.

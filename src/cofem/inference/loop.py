@@ -151,6 +151,8 @@ def _next_step(
             else:
                 judgement = judge(problem, method, (old, new), stage.tol, record.before)
             return _with_noise(problem, new, judgement, stage.noise, info)
+    except TimeoutError:  # the caller's own, as from a signal
+        raise
     except Exception as error:
         info = Info(end=StatusCode.FAILED, message=f"{type(error).__name__}: {error}")
     return _Step(info, problem, old, Judgement(np.inf, 0.0), problem, old)
@@ -166,7 +168,8 @@ def _with_noise(
     if not np.isfinite(noise_var / problem.noise_var):
         return _Step(info, problem, state, judgement, problem, state)
     near = noise_settled(noise_var, problem.noise_var)
-    judgement = judgement._replace(settled=judgement.settled and near)
+    if judgement.settled and not near:
+        judgement = judgement._replace(unmet="the noise still changes")
     following = state if near else replace(state, previous_alpha=None)
     return _Step(info, problem, state, judgement, problem.with_noise(noise_var), following)
 
@@ -211,6 +214,7 @@ def _note(
         change=judgement.change,
         limit=judgement.limit,
         before=judgement.before,
+        unmet=judgement.unmet,
         rows=rows,
         trouble=info.trouble,
         decisions=info.notes if last is None else last.decisions | info.notes,
@@ -229,20 +233,23 @@ def _finish(
     state = record.state
     try:
         state, last = method.finish(problem, state, status.code, rng)
+    except TimeoutError:
+        raise
     except Exception as error:
         why = f"the final accuracy was not reached: {type(error).__name__}: {error}"
         last = Info(end=StatusCode.FAILED, message=why)
     if last.end is not None:
         status = Status(last.end, last.message)
     troubles, trouble = record.counted(last.trouble), last.trouble or record.trouble
-    return replace(record, state=state, troubles=troubles, trouble=trouble), status
+    decisions = record.decisions | last.notes
+    return replace(record, state=state, troubles=troubles, trouble=trouble, decisions=decisions), status
 
 
 def _out_of_steps(record: Record, stage: Stage) -> Status:
     return Status(
         StatusCode.MAX_ITER,
-        f"stopped after max_iter={stage.max_iter} steps; the mean still changed by {record.change:.2g} "
-        f"(tol={record.limit:.2g}). Raise max_iter to go on",
+        f"stopped after max_iter={stage.max_iter} steps: {record.unmet or 'its own stop rule was not met'}. "
+        "Raise max_iter to go on",
     )
 
 

@@ -131,7 +131,7 @@ def prepare(data: Data, prior: Prior, nonnegative: bool) -> PreparedProblem:
 
 
 def _check_data(y: Any, operator: Operator) -> Array:
-    data = as_array(y)
+    data = as_array(y, "y")
     if isinstance(data, np.ndarray) and data.dtype.kind not in "buifc":
         raise TypeError(f"y must be an array of numbers, got {type(y).__name__} of dtype {data.dtype}")
     n_rows = operator.shape[0]
@@ -190,7 +190,7 @@ def check_noise(noise_std: Any, sample_weight: Any, n_rows: int) -> Noise:
 
 
 def _positive_vector(values: Any, n_rows: int, name: str) -> np.ndarray:
-    vector = to_numpy(values)
+    vector = to_numpy(as_array(values, name))
     if vector.dtype.kind not in "uif" or vector.shape != (n_rows,):
         raise ValueError(
             f"{name} must be numbers of shape ({n_rows},), one for each sample, got dtype {vector.dtype} "

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from cofem._arrays import (
     Array,
+    in_precision,
     inner,
     is_complex,
     namespace,
@@ -25,36 +27,50 @@ from cofem.operators.dictionary import Dictionary
 from cofem.priors import Independent, Prior
 from cofem.priors.rectified import rectified_moments, rectified_second_moment
 
+#: Ratio of the columns' norms from which on they are brought to a common one.
+NORMS_APART = 16.0
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Units:
-    """Powers of two that data and dictionary were divided by, so that rounding stays the same.
+    """Powers of two that data, dictionary and columns were divided by, so that rounding stays the same.
 
-    ``y = y_scaled * data`` and ``Phi = Phi_scaled * dictionary``, hence
-    ``z = z_scaled * data / dictionary``.
+    ``y = y_scaled * data`` and ``Phi_j = Phi_scaled_j * dictionary / columns_j``, hence
+    ``z_j = z_scaled_j * columns_j * data / dictionary``. `columns` is None where all are 1.
     """
 
     data: float = 1.0
     dictionary: float = 1.0
+    columns: Array | None = None
 
     @property
     def coefficient(self) -> float:
-        """What scaled coefficients are multiplied by."""
+        """What all scaled coefficients are multiplied by."""
         return self.data / self.dictionary
 
     def apply(self, x: Array, power: int = 1) -> Array:
         """Return scaled coefficients, or a power of them, in the user's units.
 
         In the precision of x, or in double precision where that could not hold them.
+
+        Parameters
+        ----------
+        x : array of shape (D,) or (D, L)
+            Scaled coefficients to a power.
+        power : int
+            The power.
         """
-        factor = self.coefficient**power
-        if (
-            not isinstance(x, np.ndarray)
-            or 1e-10 < factor < 1e10
-            or x.dtype.itemsize == np.dtype(np.result_type(x, np.float64)).itemsize
-        ):
+        factor: Any = self.coefficient**power
+        if self.columns is not None:
+            columns = self.columns
+            columns = on_device_of(x, columns) if isinstance(columns, np.ndarray) else columns
+            factor = factor * (columns if x.ndim == 1 else columns[:, None]) ** power
+        elif not isinstance(x, np.ndarray) or 1e-10 < factor < 1e10:
             return x * factor
-        wide = x.astype(np.result_type(x, np.float64)) * factor
+        precision = precision_of(x)
+        if precision == "float64" or not isinstance(x, np.ndarray):
+            return in_precision(x * factor, precision)
+        wide = in_precision(x, "float64") * factor
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             narrow = wide.astype(x.dtype)
         kept = np.isfinite(narrow).all() and ((narrow == 0) == (wide == 0)).all()
@@ -93,6 +109,28 @@ class Problem:
     def with_noise(self, noise_var: float) -> Problem:
         """Return the problem with another noise variance."""
         return replace(self, noise_var=noise_var)
+
+    def normalised(self) -> Problem:
+        """Return the problem with columns of a common norm, if theirs are apart.
+
+        The model does not depend on the units of a column, and the result must not either: preconditioners,
+        bounds and starts compare columns with each other. Left alone are priors that compare coefficients
+        themselves, and orthonormal rows, whose structure is worth more.
+        """
+        phi = self.phi
+        if not self.prior.free_of_units or phi.facts.row_gram is not None:
+            return self
+        norms = phi.norms
+        xp = namespace(norms)
+        found = norms > phi.operator.norm_resolution(norms)
+        largest = float(xp.max(norms))
+        least = float(xp.min(xp.where(found, norms, number_like(norms, largest))))
+        if largest <= NORMS_APART * least:
+            return self
+        exponents = -xp.round(xp.log2(xp.where(found, norms, number_like(norms, 1.0))))
+        scale = xp.pow(number_like(norms, 2.0), exponents)
+        units = replace(self.units, columns=scale)
+        return replace(self, phi=phi.with_scaled_columns(scale), units=units)
 
     def second_moment(self, mean: Array, variance: Array) -> Array:
         """``E |z_j|^2`` under the posterior, averaged over the tasks, shape (D,)."""
@@ -163,6 +201,8 @@ class Problem:
         if alpha_init is not None:
             with np.errstate(over="ignore"):  # what overflows is cut off below
                 alpha = np.asarray(alpha_init, dtype=np.float64) * self.units.coefficient**2
+                if self.units.columns is not None:
+                    alpha = alpha * to_numpy(self.units.columns) ** 2
             # A start that is far off would only be lost in rounding.
             usual, far = to_numpy(self.start(None)), 1e12 if self.real_dtype == np.float64 else 1e6
             usual = usual.astype(np.float64)
@@ -173,6 +213,6 @@ class Problem:
         energy = self.phi.column_energy
         xp = namespace(energy)
         largest = float(xp.max(energy)) or 1.0
-        start = xp.where(energy > 1e-12 * largest, energy, number_like(energy, largest))
+        start = xp.where(self.phi.is_zero, number_like(energy, largest), energy)
         start *= self.n_columns / (self.n_rows * signal)
         return start

@@ -90,6 +90,8 @@ class Record:
         Last change of the mean, and the one that is small enough.
     before : float
         Change that must be small as well for the next step to end the run.
+    unmet : str
+        Which condition of the stop rule is not met.
     rows : list of dict
         The history, one entry for each step; entries beyond `iteration` do not count.
     trouble : str
@@ -109,6 +111,7 @@ class Record:
     change: float
     limit: float
     before: float
+    unmet: str
     rows: list[Row]
     trouble: str = ""
     decisions: dict[str, str] = field(default_factory=dict)

@@ -45,14 +45,19 @@ class Judgement(NamedTuple):
         The change that is small enough.
     before : float
         Change that must be small as well for the next step to end the run.
-    settled : bool
-        Whether the stop rule is met.
+    unmet : str
+        Which condition of the stop rule is not met, in words; "" if all are.
     """
 
     change: float
     limit: float
     before: float = 0.0
-    settled: bool = False
+    unmet: str = "only one step was taken"
+
+    @property
+    def settled(self) -> bool:
+        """Whether the stop rule is met."""
+        return not self.unmet
 
 
 def judge_first(problem: Problem, method: Method, state: State, tol: float | None) -> Judgement:
@@ -81,14 +86,32 @@ def judge(
     size, change = change_of_mean(problem, new, old)
     limit = tolerance(problem, method, size) if tol is None else tol
     paired = old.previous_alpha is not None or new.previous_alpha is not None
-    allowed = max(100 * limit, PRIOR_CHANGE)
-    settled = (
-        change <= limit
-        and before <= limit
-        and change_of_prior(new, old, problem.phi.column_energy) <= allowed
-        and (tol is not None or method.noise_tol <= 0 or spread_settled(problem, new, old))
+    return Judgement(
+        change,
+        limit,
+        change if paired else 0.0,
+        _unmet(problem, method, states, tol, (change, before, limit)),
     )
-    return Judgement(change, limit, change if paired else 0.0, settled)
+
+
+def _unmet(
+    problem: Problem,
+    method: Method,
+    states: tuple[State, State],
+    tol: float | None,
+    changes: tuple[float, float, float],
+) -> str:
+    """Say which condition is not met; the changes are the last one, the one before and the limit."""
+    (old, new), (change, before, limit) = states, changes
+    if max(change, before) > limit:
+        return f"the mean still changed by {max(change, before):.2g} in a step (tol={limit:.2g})"
+    allowed = max(100 * limit, PRIOR_CHANGE)
+    moved = change_of_prior(new, old, problem.phi.column_energy)
+    if moved > allowed:
+        return f"the prior standard deviations still changed by {moved:.2g} in a step ({allowed:.2g} allowed)"
+    if tol is None and method.noise_tol > 0 and not spread_settled(problem, new, old):
+        return "the variance of predictions is above the noise and still falls"
+    return ""
 
 
 def change_of_mean(problem: Problem, new: State, old: State) -> tuple[float, float]:

@@ -9,7 +9,9 @@ from scipy import linalg
 
 from cofem._arrays import conj
 from cofem._blocks import blocks, vectors_at_once
+from cofem.linalg.cg import CGResult
 from cofem.linalg.factor import energy_of_columns, rank_update, safe_cholesky, solve_lower
+from cofem.linalg.system import Solution
 from cofem.operators import Operator
 
 #: Smaller side of Phi up to which a factor may take the place of conjugate gradients: 32 MB, half a second.
@@ -95,6 +97,24 @@ class DirectSystem:
             return self._through_factor(b)
         prior = b / self.alpha
         return prior - self.phi.adjoint(self._through_factor(self.phi.forward(prior))) / self.alpha
+
+    def solution(self, v: np.ndarray | None, b: np.ndarray | None) -> Solution:
+        """Solve for both kinds of right-hand sides, as `PosteriorSystem.solve` does; v comes first.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import Dense
+        >>> system = DirectSystem(Dense(np.ones((1, 2))), np.ones(2), 1.0)
+        >>> system.solution(np.array([[3.0]]), np.eye(2)[:1]).x.round(3).tolist()
+        [[1.0, 1.0], [0.667, -0.333]]
+        """
+        parts = [] if v is None else [self.solve(v=v).astype(v.dtype)]
+        parts += [] if b is None else [self.solve(b=b).astype(b.dtype)]
+        x = np.concatenate(parts)
+        broken = ~np.isfinite(x).all(axis=1)
+        none = np.zeros(len(x))
+        return Solution(x, None, CGResult(x, none.astype(int), ~broken, broken, none, 0))
 
     def variance(self, rows: np.ndarray) -> np.ndarray:
         """Return ``x A^-1 x^H`` for each row x, shape (B, D): the variance of ``x z``; shape (B,)."""

@@ -351,6 +351,38 @@ class Operator(ABC):
         """
         return entries.column_norms(self)
 
+    def norm_resolution(self, norms: Array) -> Array | float:
+        """Return the norm of a column below which it cannot be told from zero, one number or one for each.
+
+        Entries that are stored give norms to a few roundings each; norms that come out of a transform have
+        errors that depend on the largest one.
+
+        Parameters
+        ----------
+        norms : array of shape (D,)
+            What `column_norms` returned.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import Dense, Mask, Wavelet
+        >>> Phi = Dense(np.diag([1.0, 1e-12]))
+        >>> Phi.norm_resolution(Phi.column_norms())
+        0.0
+        >>> W = Mask([0, 3], 8) @ Wavelet(8, "haar").T  # wavelets at other samples are hidden by the mask
+        >>> norms = W.column_norms()
+        >>> bool(((norms > W.norm_resolution(norms)) == (W.to_dense() != 0).any(axis=0)).all())
+        True
+        """
+        return self._norm_resolution(norms)
+
+    def _norm_resolution(self, norms: Array) -> Array | float:
+        return entries.norm_resolution(self, norms)
+
+    def _adjoint_norm_resolution(self, norms: Array) -> Array | float:
+        """Return the same for ``Phi^H`` in place of ``Phi``."""
+        return entries.norm_resolution(self.H, norms)
+
     def columns(self, indices: Any) -> Array:
         """Return columns of the operator as the rows of an array.
 

@@ -21,6 +21,9 @@ from cofem.operators.base import Operator
 from cofem.operators.entries import to_device_of
 from cofem.operators.sampling import Diagonal
 
+#: A centred column counts as zero below this many roundings of what was subtracted.
+ROUNDINGS = 100
+
 
 class Centred(Operator):
     """Every row less one and the same row, ``Phi - 1 offset^T``, without writing it out.
@@ -104,6 +107,12 @@ class Centred(Operator):
 
     def _stored_entries(self) -> int:
         return self.operator.stored_entries
+
+    def _norm_resolution(self, norms: Array) -> Array:
+        # What is left of a constant column is the rounding of what was subtracted.
+        eps = float(np.finfo(self.dtype).eps)
+        left = ROUNDINGS * eps * self.shape[0] ** 0.5 * abs(self._cached.like(norms))
+        return left + self.operator._norm_resolution(norms)
 
     def _abs2(self) -> Operator | None:
         squares = None if self.is_complex else self.operator.abs2()

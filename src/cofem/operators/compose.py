@@ -14,9 +14,9 @@ from operator import add as plus
 
 import numpy as np
 
-from cofem._arrays import Array, conj, namespace, take
+from cofem._arrays import Array, conj, namespace, on_device_of, take
 from cofem.operators.base import FusedGram, Operator, Weights
-from cofem.operators.entries import StoredMatrix, like_entries_of, to_device_of
+from cofem.operators.entries import StoredMatrix, diagonal_moduli, like_entries_of, to_device_of
 from cofem.operators.facts import Facts
 
 
@@ -90,6 +90,12 @@ class Adjoint(Operator):
         squares = self.operator.abs2()
         return None if squares is None else squares.H
 
+    def _norm_resolution(self, norms: Array) -> Array | float:
+        return self.operator._adjoint_norm_resolution(norms)
+
+    def _adjoint_norm_resolution(self, norms: Array) -> Array | float:
+        return self.operator._norm_resolution(norms)
+
     def _in_precision(self, precision: str) -> Operator:
         return self.operator._in_precision(precision).H
 
@@ -158,6 +164,9 @@ class Conjugate(_SameAxes):
     def _abs2(self) -> Operator | None:
         return self.operator.abs2()
 
+    def _norm_resolution(self, norms: Array) -> Array | float:
+        return self.operator._norm_resolution(norms)
+
     def _in_precision(self, precision: str) -> Operator:
         return self.operator._in_precision(precision).conj()
 
@@ -212,6 +221,10 @@ class Scaled(_SameAxes):
     def _abs2(self) -> Operator | None:
         squares = self.operator.abs2()
         return None if squares is None else abs(self.scalar) ** 2 * squares
+
+    def _norm_resolution(self, norms: Array) -> Array | float:
+        factor = abs(self.scalar)
+        return factor * self.operator._norm_resolution(norms / factor) if factor else 0.0
 
     def _in_precision(self, precision: str) -> Operator:
         return Scaled(self.scalar, self.operator._in_precision(precision))
@@ -295,6 +308,16 @@ class Product(Operator):
         squares = [part.abs2() for part in parts]
         known = [square for square in squares if square is not None]
         return compose(*known) if len(known) == 2 else None
+
+    def _norm_resolution(self, norms: Array) -> Array | float:
+        *left, last = self.factors
+        if not last.facts.diagonal:
+            return super()._norm_resolution(norms)
+        scale = diagonal_moduli(last)
+        xp = namespace(norms)
+        scale = on_device_of(norms, scale) if isinstance(scale, np.ndarray) else scale
+        before = norms / xp.where(scale > 0, scale, xp.ones_like(scale))
+        return scale * compose(*left)._norm_resolution(before)
 
     def _in_precision(self, precision: str) -> Operator:
         return Product([op._in_precision(precision) for op in self.factors])

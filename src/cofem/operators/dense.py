@@ -24,6 +24,7 @@ from cofem._arrays import (
     require_numpy,
     squared_modulus,
     take,
+    to_numpy,
 )
 from cofem._blocks import CACHE_BLOCK, blocks, vectors_at_once
 from cofem.operators.base import Operator
@@ -192,6 +193,12 @@ class Sparse(Operator):
 
     def _abs2(self) -> Operator:
         return self._with_entries(squared_modulus(self.matrix.data))
+
+    def _scale_columns(self, scale: Array) -> Operator:
+        if is_complex(scale) and not self.is_complex:
+            return super()._scale_columns(scale)
+        scale = in_precision(to_numpy(scale), self.precision or "float64")
+        return self._with_entries(self.matrix.data * scale[self.matrix.indices])
 
     def _columns(self, indices: np.ndarray) -> np.ndarray:
         return self.matrix[:, indices].toarray().T

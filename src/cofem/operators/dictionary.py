@@ -159,6 +159,47 @@ class Dictionary(Operator):
     # --- what is computed once ----------------------------------------------------------------------
 
     @cached_property
+    def norms(self) -> Array:
+        """Norms of the columns, shape (D,), as the operator gives them.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import Dense
+        >>> Dictionary(Dense([[3.0, 0.0], [4.0, 2.0]]), like=np.zeros(1)).norms
+        array([5., 2.])
+        """
+        return self.operator.column_norms() if self._known_norms is None else self._known_norms
+
+    @cached_property
+    def is_zero(self) -> Array:
+        """Which columns cannot be told from zero, shape (D,), on the device of the fit.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import Dense
+        >>> Dictionary(Dense([[3.0, 0.0]]), like=np.zeros(1)).is_zero
+        array([False,  True])
+        """
+        found = self.norms <= self.operator.norm_resolution(self.norms)
+        return on_device_of(self.like, found) if isinstance(found, np.ndarray) else found
+
+    def with_scaled_columns(self, scale: Array) -> Dictionary:
+        """Return the dictionary with its columns multiplied by `scale`, shape (D,), with the same count.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import Dense
+        >>> phi = Dictionary(Dense([[3.0, 0.0], [4.0, 2.0]]), like=np.zeros(1))
+        >>> phi.with_scaled_columns(np.array([1.0, 2.0])).norms
+        array([5., 4.])
+        """
+        scaled = self.operator.scale_columns(scale)
+        return Dictionary(scaled, self.like, norms=self.norms * scale, counter=self.counter)
+
+    @cached_property
     def column_energy(self) -> Array:
         """``||phi_j||^2``, shape (D,), in the precision and on the device of the fit.
 
@@ -169,8 +210,7 @@ class Dictionary(Operator):
         >>> Dictionary(Dense([[3.0, 0.0], [4.0, 2.0]]), like=np.zeros(1)).column_energy
         array([25.,  4.])
         """
-        norms = self.operator.column_norms() if self._known_norms is None else self._known_norms
-        precision = precision_of(self.like)
+        norms, precision = self.norms, precision_of(self.like)
         if isinstance(norms, np.ndarray):
             norms = on_device_of(self.like, norms.astype(precision))
         norms = in_precision(norms, precision)

@@ -199,6 +199,23 @@ def column_norms(operator: Operator) -> Array:
     return _probed_column_norms(operator)
 
 
+#: Norms that cannot be told from zero, relative to the largest: from sums of squares of a transform, which
+#: are exact to the root of a rounding; from the columns themselves, in double and in single precision.
+_RESOLUTION_OF_SQUARES = 1e-6
+_RESOLUTION = {"float64": 1e-13, "float32": 1e-5}
+
+
+def norm_resolution(operator: Operator, norms: Array) -> float:
+    """Return the norm of a column below which it cannot be told from zero."""
+    facts = operator.facts
+    if facts.column_gram is not None or facts.diagonal or operator.stored_entries:
+        return 0.0
+    largest = float(namespace(norms).max(norms))
+    if operator.abs2() is not None:
+        return _RESOLUTION_OF_SQUARES * largest
+    return _RESOLUTION[operator.precision or "float64"] * largest
+
+
 def _probed_column_norms(operator: Operator) -> Array:
     # For random signs p, the mean of |Phi^H p|^2 is the vector of squared column norms.
     rng = np.random.default_rng(0)

@@ -37,6 +37,8 @@ class Foreign(Operator):
             precision=precision or dtype.type(0).real.dtype.name,
         )
         self.source = source
+        #: By product, whether it must be called for one vector at a time; known once it was tried.
+        self._one_by_one: dict[str, bool] = {}
 
     @cached_property
     def takes_batches(self) -> bool:
@@ -52,25 +54,45 @@ class Foreign(Operator):
         return not _goes_one_by_one(self.source)
 
     def _forward(self, x: Array) -> Array:
-        return self._apply(self.source.matmat, x, self.shape[0])
+        return self._apply("matmat", x, self.shape[0])
 
     def _adjoint(self, y: Array) -> Array:
-        return self._apply(self.source.rmatmat, y, self.shape[1])
+        return self._apply("rmatmat", y, self.shape[1])
 
-    def _apply(self, matmat: Any, x: Array, length: int) -> np.ndarray:
+    def _apply(self, name: str, x: Array, length: int) -> np.ndarray:
         require_numpy(x, str(self))
 
         def apply(x: np.ndarray) -> np.ndarray:
             wanted = np.result_type(x.dtype, self.dtype)
             if x.size == 0:  # not every library takes a batch of no vectors
                 return np.zeros((*x.shape[:-1], length), dtype=wanted)
-            # Some libraries write into what they are given, or want it contiguous.
-            result = np.asarray(matmat(np.array(x.reshape(-1, x.shape[-1]).T, dtype=wanted, order="C")))
+            result = self._product(name, x.reshape(-1, x.shape[-1]).astype(wanted, copy=False))
             if result.dtype.kind == "c" and wanted.kind != "c":
                 raise TypeError(f"{self} has dtype {self.dtype} but returned complex numbers for real ones")
-            return np.ascontiguousarray(result.T, dtype=wanted).reshape(*x.shape[:-1], length)
+            return result.astype(wanted, copy=False).reshape(*x.shape[:-1], length)
 
         return apply(x) if self.is_complex else by_parts(apply, x)
+
+    def _product(self, name: str, vectors: np.ndarray) -> np.ndarray:
+        """Return the products with the rows of an array, as rows of a new one."""
+        if not self._one_by_one.get(name, False):
+            # Some libraries write into what they are given, or want it contiguous, or return one and the same
+            # buffer in every call.
+            batch = np.array(vectors.T, order="C")
+            result = np.array(np.asarray(getattr(self.source, name)(batch)).T, order="C")
+            if len(vectors) == 1 or name in self._one_by_one:
+                return result
+            # A source that fills one buffer and is called for each vector gives the last product for all.
+            single = self._single(name, vectors[0])
+            self._one_by_one[name] = not np.allclose(result[0], single, rtol=1e-3, atol=0, equal_nan=True)
+            if not self._one_by_one[name]:
+                return result
+        return np.stack([self._single(name, vector) for vector in vectors])
+
+    def _single(self, name: str, vector: np.ndarray) -> np.ndarray:
+        """Return the product with one vector, as a new array."""
+        product = getattr(self.source, {"matmat": "matvec", "rmatmat": "rmatvec"}[name])
+        return np.array(product(vector.copy())).reshape(-1)
 
     def _in_precision(self, precision: str) -> Operator:
         return Foreign(self.source, precision)

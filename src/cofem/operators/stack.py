@@ -71,6 +71,14 @@ class Stack(Operator):
     def _in_precision(self, precision: str) -> Operator:
         return Stack([op._in_precision(precision) for op in self.parts])
 
+    def _adjoint_norm_resolution(self, norms: Array) -> Array:
+        ends = np.cumsum([op.shape[0] for op in self.parts]).tolist()
+        xp, pieces = namespace(norms), []
+        for op, i, j in zip(self.parts, [0, *ends[:-1]], ends, strict=True):
+            part = norms[i:j]
+            pieces.append(xp.zeros_like(part) + op._adjoint_norm_resolution(part))
+        return xp.concat(pieces)
+
     def _column_groups(self) -> np.ndarray | None:
         return agreed_groups([op.groups for op in self.parts])
 

@@ -35,6 +35,9 @@ class Prior(ABC):
     joins_tasks: ClassVar[bool] = False
     #: Whether the update maximises the evidence over free precisions, so that steps may be extrapolated.
     extrapolates: ClassVar[bool] = True
+    #: Whether the model is the same in any units of the columns of Phi: not where coefficients share a
+    #: precision, whose sizes are then compared.
+    free_of_units: ClassVar[bool] = False
     #: Array libraries that the update works on, such as ``("numpy", "torch")``; None for any.
     libraries: ClassVar[tuple[str, ...] | None] = None
 
@@ -94,6 +97,7 @@ class Independent(Prior):
     """
 
     name: ClassVar[str] = "independent"
+    free_of_units: ClassVar[bool] = True
 
     def precisions(self, second_moment: Array, cap: float) -> Array:
         """M-step."""

@@ -13,7 +13,6 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from cofem._arrays import Array, average, in_precision, inner, on_device_of, size, squared_modulus, take
-from cofem._warn import warn
 from cofem.inference.base import Method
 from cofem.inference.loop import Stage
 from cofem.inference.noise.rules import FromEvidence, FromHeldOut, NoiseRule
@@ -21,7 +20,7 @@ from cofem.inference.problem import Problem
 from cofem.inference.record import Outcome
 from cofem.inference.registry import choose_method
 from cofem.inference.stages import Runner
-from cofem.status import ConvergenceWarning, StatusCode
+from cofem.status import StatusCode
 
 #: Data for each coefficient from which on the evidence is enough and nothing is held out.
 ENOUGH_DATA = 2.0
@@ -72,6 +71,8 @@ class Learned(NamedTuple):
         Whether a callback stopped the learning.
     outcome : Outcome or None
         The fit at that noise, if learning the noise has made it.
+    fault : str
+        What went wrong, if the noise could not be learned: it is then what was known by then.
     """
 
     noise_var: float
@@ -79,6 +80,7 @@ class Learned(NamedTuple):
     rule: NoiseRule | None = None
     stopped: bool = False
     outcome: Outcome | None = None
+    fault: str = ""
 
 
 class NoiseStrategy(Protocol):
@@ -143,12 +145,12 @@ class HeldOutParts:
                 seen, rule = split(problem, rows, start)
                 method, _ = choose_method(seen)
                 name = f"{plan.task}/noise/{number}/{turn}"
-                stage = Stage(name, title, None, method.default_max_iter, noise=rule)
+                stage = Stage(name, title, plan.alpha_init, method.default_max_iter, noise=rule)
                 outcome = runner.run(seen, method, stage)
                 noise_var = outcome.problem.noise_var
                 if outcome.status.code is StatusCode.FAILED:
-                    warn(f"learning the noise: {outcome.status}", ConvergenceWarning)
-                elif not outcome.status.converged:  # it may never have been allowed to rise
+                    return Learned(float(np.median([*found, noise_var])), "", fault=outcome.status.message)
+                if not outcome.status.converged:  # it may never have been allowed to rise
                     noise_var = max(noise_var, rule(outcome.problem, outcome.state, True))
                 if outcome.status.code is StatusCode.STOPPED:
                     note = (

@@ -214,6 +214,10 @@ class DiagonalEstimator(ABC):
         """Tell whether the next estimate is free enough of noise for acceleration to build on it."""
         return True
 
+    def is_exact(self, carry: Any) -> bool:
+        """Tell whether the estimates are exact."""
+        return False
+
     def right_hand_sides(
         self, context: PosteriorContext, carry: Any, rng: np.random.Generator
     ) -> RightHandSides:

@@ -50,6 +50,10 @@ class Exact(DiagonalEstimator):
 
     name: ClassVar[str] = "exact"
 
+    def is_exact(self, carry: Any) -> bool:
+        """Tell that they are."""
+        return True
+
     def estimate(
         self, context: PosteriorContext, carry: Any, rhs: RightHandSides, x: Array
     ) -> DiagonalEstimate:

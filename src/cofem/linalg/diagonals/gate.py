@@ -141,6 +141,10 @@ class Gate(DiagonalEstimator):
         """Quiet until an estimator with probes has taken over."""
         return not carry.failed or carry.exact
 
+    def is_exact(self, carry: Any) -> bool:
+        """Tell whether the exact diagonal is used."""
+        return carry.exact
+
     def right_hand_sides(
         self, context: PosteriorContext, carry: Any, rng: np.random.Generator
     ) -> RightHandSides:

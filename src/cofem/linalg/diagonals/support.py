@@ -1,0 +1,173 @@
+"""Variances of the coefficients that were found, checked one by one at the end of a fit.
+
+A fast estimate is right on average, which two columns that are the same among a thousand do not change. Their
+own variances are then far too small. So those that were found are looked at once more:
+
+1. Where the smaller side of Phi is at most `FACTOR_SIDE`, all their variances are computed by a factor.
+2. Where Phi stores its columns, those that look alike among the live ones are suspected.
+3. Otherwise those for which a few probes on the support disagree with the estimate are.
+
+The variances of suspects are computed exactly, one linear system each, `MOST_SOLVES` of them at most.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from cofem._arrays import conj, squared_modulus
+from cofem.linalg.diagonals.base import PosteriorContext
+from cofem.linalg.direct import DirectSystem, is_small
+from cofem.linalg.probes import draw_signs
+
+#: Standard deviations from zero at which a coefficient counts as found here.
+FOUND = 3.0
+#: Smaller side of Phi up to which all variances of the support come from a factor.
+FACTOR_SIDE = 512
+#: Cosine of the angle between two columns from which on they look alike.
+ALIKE = 0.5
+#: Share that the data have in a coefficient from which on it is live.
+LIVE = 0.1
+#: Most columns that are compared with each other, and most numbers in them.
+MOST_COLUMNS, MOST_NUMBERS = 2048, 2**24
+#: Probes on the support, the relative deviation and how many of its standard errors make a suspect.
+PROBES, DEVIATION, ERRORS = 2, 0.5, 4.0
+#: Share of probes that are off by more than the estimate itself from which on all are suspects.
+MANY = 0.1
+#: Most linear systems for suspects.
+MOST_SOLVES = 32
+#: Ratio of exact to estimated variance that is pointed out (20 % in the standard deviation).
+POINTED_OUT = 1.44
+
+
+class SupportCheck(NamedTuple):
+    """Variances after the check, and what there is to say about them."""
+
+    variance: np.ndarray
+    note: str = ""
+
+
+def check_support(
+    context: PosteriorContext, mean: np.ndarray, variance: np.ndarray, rng: np.random.Generator
+) -> SupportCheck:
+    """Return the variances with those of suspects in the support computed exactly.
+
+    Parameters
+    ----------
+    context : PosteriorContext
+        The posterior; its `solve` is used.
+    mean : ndarray of shape (D,) or (L, D)
+        Its mean, a row for each task.
+    variance : ndarray of shape (D,)
+        The estimate.
+    rng : numpy.random.Generator
+        Source of the probes.
+
+    Examples
+    --------
+    Two columns are the same, which the estimate does not know of:
+
+    >>> import numpy as np
+    >>> from cofem.operators import Dense
+    >>> from cofem.operators.dictionary import Dictionary
+    >>> Phi = np.random.default_rng(0).standard_normal((30, 20))
+    >>> Phi[:, 1] = Phi[:, 0]
+    >>> context = PosteriorContext(Dictionary(Dense(Phi), like=np.zeros(1)), np.ones(20), 0.01)
+    >>> checked = check_support(context, np.ones(20), context.floor, np.random.default_rng(0))
+    >>> Sigma = np.linalg.inv(Phi.T @ Phi / 0.01 + np.eye(20))
+    >>> bool(context.floor[0] < 0.01), np.allclose(checked.variance, np.diag(Sigma))
+    (True, True)
+    """
+    power = squared_modulus(mean)
+    power = power if power.ndim == 1 else np.max(power, axis=0)
+    found = np.flatnonzero(power > FOUND**2 * variance)
+    if not found.size:
+        return SupportCheck(variance)
+    phi = context.phi
+    if is_small(phi) and min(phi.shape) <= FACTOR_SIDE:
+        system = DirectSystem(phi, context.alpha.astype(np.float64), context.noise_var)
+        suspects, exact = found, system.variance(_units(found, phi.shape[1], phi.dtype))
+    else:
+        suspects = (
+            _alike(context, variance, found) if phi.stored_entries else _off(context, variance, found, rng)
+        )
+        exact = _solve_for(context, suspects[:MOST_SOLVES])
+    if not exact.size:
+        return SupportCheck(variance)
+    solved = suspects[: exact.size]
+    ratio = exact / variance[solved]
+    variance = variance.copy()
+    variance[solved] = exact
+    variance = context.clip(variance)
+    wrong = solved[(ratio > POINTED_OUT) | (ratio < 1 / POINTED_OUT)]
+    left = suspects[exact.size :]
+    if left.size and wrong.size:
+        return SupportCheck(
+            variance,
+            f"the standard deviations of {left.size} coefficients may be off by more than 20 %, because "
+            f"their columns are like others: {_listed(left)}; post.covariance computes them exactly",
+        )
+    if wrong.size:
+        note = (
+            f"the columns of {wrong.size} coefficients that were found are like others, and their standard "
+            f"deviations were computed one by one: {_listed(wrong)}"
+        )
+        return SupportCheck(variance, note)
+    return SupportCheck(variance)
+
+
+def _units(indices: np.ndarray, size: int, dtype: np.dtype) -> np.ndarray:
+    units = np.zeros((indices.size, size), dtype=dtype)
+    units[np.arange(indices.size), indices] = 1
+    return units
+
+
+def _alike(context: PosteriorContext, variance: np.ndarray, found: np.ndarray) -> np.ndarray:
+    """Return those of the support whose columns are like another live one's, the most alike first."""
+    share = 1 - context.alpha * variance
+    others = np.setdiff1d(np.flatnonzero(share > LIVE), found)
+    most = min(MOST_COLUMNS, max(1, MOST_NUMBERS // context.phi.shape[0]))
+    chosen = np.concatenate([found, others[np.argsort(share[others])[::-1]]])[:most]
+    columns = context.phi.columns(chosen)
+    norms = np.linalg.norm(columns, axis=1, keepdims=True)
+    columns = columns / np.where(norms > 0, norms, 1)
+    count = min(found.size, chosen.size)
+    cosines = np.abs(conj(columns[:count]) @ columns.T)
+    cosines[np.arange(count), np.arange(count)] = 0
+    closest = cosines.max(axis=1, initial=0.0)
+    order = np.argsort(closest)[::-1]
+    return found[order[closest[order] > ALIKE]]
+
+
+def _off(
+    context: PosteriorContext, variance: np.ndarray, found: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """Return those of the support that probes on it contradict, the worst first."""
+    assert context.solve is not None
+    scale = 1 / np.sqrt(variance[found])
+    signs = draw_signs(PROBES, found.size, rng).probes(context.like)
+    b = np.zeros((PROBES, variance.size), dtype=signs.dtype)
+    b[:, found] = signs * scale
+    solved = context.solve(b)[:, found]
+    ratios = np.real(conj(signs) * solved) * scale
+    deviation = np.abs(ratios.mean(axis=0) - 1)
+    order = np.argsort(deviation)[::-1]
+    if np.mean(np.abs(ratios - 1) > 1) > MANY:
+        return found[order]  # no probe can be trusted to clear any of them
+    spread = 1.4826 * float(np.median(np.abs(ratios - 1)))
+    return found[order[deviation[order] > max(DEVIATION, ERRORS * spread / PROBES**0.5)]]
+
+
+def _solve_for(context: PosteriorContext, indices: np.ndarray) -> np.ndarray:
+    """Return the variances of some coefficients, one linear system each."""
+    if not indices.size:
+        return np.zeros(0)
+    assert context.solve is not None
+    units = _units(indices, context.alpha.shape[0], context.like.dtype)
+    return np.real(context.solve(units)[np.arange(indices.size), indices])
+
+
+def _listed(indices: np.ndarray, most: int = 8) -> str:
+    words = ", ".join(map(str, np.sort(indices)[:most].tolist()))
+    return words if indices.size <= most else f"{words}, ..."
