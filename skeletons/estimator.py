@@ -76,6 +76,10 @@ class Remembered(DiagonalEstimator):
         """Tell whether the next estimate is free enough of noise for extrapolated steps."""
         return False
 
+    def is_exact(self, carry: Known) -> bool:
+        """Tell whether the estimates are exact; if not, those of what was found are checked at the end."""
+        return False
+
     def right_hand_sides(
         self, context: PosteriorContext, carry: Known, rng: np.random.Generator
     ) -> RightHandSides:

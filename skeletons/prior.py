@@ -37,6 +37,8 @@ class Neighbourhood(Prior):
     name: ClassVar[str] = "neighbourhood"
     #: True if the update maximises the evidence over free precisions: then steps may be extrapolated.
     extrapolates: ClassVar[bool] = False
+    #: Whether the model is the same in any units of each column: not where coefficients are compared.
+    free_of_units: ClassVar[bool] = False
     #: Whether several data vectors share their alpha.
     joins_tasks: ClassVar[bool] = False
     #: Array libraries that `precisions` works on, such as ("numpy", "torch"); None for any.

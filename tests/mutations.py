@@ -254,7 +254,7 @@ MUTATIONS = (
     Mutation(
         "checkpoint: written in place",
         "files.py",
-        'part = target.with_name(f".{target.name}.part")',
+        'part = _new_file(target.parent, suffix=f".part{target.suffix}")',
         "part = target",
         ("test_checkpoint.py::test_a_full_disk_keeps_the_last_checkpoint",),
     ),

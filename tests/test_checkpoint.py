@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -373,6 +374,144 @@ def test_a_file_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "data.npz").read_bytes() == before
 
 
+# --- files of others are not lost ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", OTHERS)
+def test_a_checkpoint_of_another_fit_is_not_replaced(words: str, path: Path) -> None:
+    before = path.read_bytes()
+    arguments = dict(Phi=SMALL.Phi, y=SMALL.y, noise_std=0.01, method="em", max_iter=4) | OTHERS[words]
+    with pytest.raises(ValueError, match=f"^checkpoint '.*run.npz' exists and belongs .*{words}.*resume="):
+        cofem.fit(**arguments, checkpoint=path, checkpoint_every="1 step")
+    assert path.read_bytes() == before
+
+
+def test_the_same_fit_may_start_afresh_over_its_checkpoint(path: Path) -> None:
+    before = path.read_bytes()
+    cofem.fit(SMALL.Phi, SMALL.y, noise_std=0.01, method="em", max_iter=6, rng=1, checkpoint=path)
+    assert path.read_bytes() != before
+
+
+def test_a_fit_resumed_elsewhere_does_not_replace_a_third_one(path: Path, tmp_path: Path) -> None:
+    """Nor when it ends by an exception before it has begun."""
+    settings = dict(noise_std=0.01, method="em", max_iter=9)
+    other = tmp_path / "other.npz"
+    cofem.fit(SMALL.Phi, 2 * SMALL.y, checkpoint=other, **settings)
+    before = other.read_bytes()
+    with pytest.raises(ValueError, match=r"checkpoint '.*other.npz' exists and belongs to another fit"):
+        cofem.fit(SMALL.Phi, SMALL.y, resume=path, checkpoint=other, **settings)
+    with pytest.raises(ValueError, match="y must have shape"):
+        cofem.fit(SMALL.Phi, SMALL.y[:-1], resume=path, checkpoint=other, **settings)
+    assert other.read_bytes() == before
+    fresh = tmp_path / "fresh.npz"
+    with pytest.raises(ValueError, match=r"resume: .*another fit"):
+        cofem.fit(SMALL.Phi, 3 * SMALL.y, resume=path, checkpoint=fresh, **settings)
+    assert not fresh.exists()
+
+
+def test_tasks_that_are_done_are_not_replaced(tmp_path: Path) -> None:
+    path, y = tmp_path / "run.npz", np.stack([SMALL.y, SMALL.y[::-1]], axis=1)
+    settings = dict(noise_std=0.01, method="em", max_iter=3)
+    cofem.fit(SMALL.Phi, y, checkpoint=path, **settings)
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="exists and holds 2 tasks"):
+        cofem.fit(SMALL.Phi, SMALL.y, checkpoint=path, **settings)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("how", ["newer", "older", "strange", "deep"])
+def test_a_checkpoint_that_cannot_be_told_is_not_replaced(how: str, path: Path) -> None:
+    damaged(path, how)
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="cannot be told"):
+        cofem.fit(SMALL.Phi, SMALL.y, noise_std=0.01, method="em", checkpoint=path)
+    assert path.read_bytes() == before
+
+
+WRITER = """
+    import sys, time
+    import numpy as np, cofem
+    from tests.problems import dense_case
+    case = dense_case(64, f=2, density=0.05, noise_std=0.01)
+    def wait(state):
+        print("step", flush=True)
+        time.sleep(60)
+    cofem.fit(case.Phi, case.y, noise_std=0.01, method="em", checkpoint=sys.argv[1], callback=wait)
+"""
+
+
+def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "run.npz"
+    command = [sys.executable, "-c", textwrap.dedent(WRITER), str(path)]
+    settings = dict(noise_std=0.01, method="em", rng=0, max_iter=3)
+    with subprocess.Popen(command, env=own_environment(), stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout.readline() == "step\n"
+        with pytest.raises(ValueError, match=f"checkpoint .* in use by another fit .process {child.pid} on"):
+            cofem.fit(SMALL.Phi, SMALL.y, checkpoint=path, resume=path, **settings)
+        link = tmp_path / "link.npz"
+        link.symlink_to(path)
+        with pytest.raises(ValueError, match="in use by another fit"):
+            cofem.fit(SMALL.Phi, SMALL.y, checkpoint=link, **settings)
+        child.kill()
+    assert (tmp_path / ".run.npz.lock").exists()  # of a process that is gone: nobody waits for it
+    cofem.fit(SMALL.Phi, SMALL.y, checkpoint=path, resume=path, **settings)
+    assert {file.name for file in tmp_path.iterdir()} == {"run.npz", "link.npz"}
+
+
+def test_the_lock_is_let_go_however_a_fit_ends(tmp_path: Path) -> None:
+    settings = dict(noise_std=0.01, method="em", rng=0, max_iter=3, checkpoint=tmp_path / "run.npz")
+
+    def fail(state) -> None:
+        raise RuntimeError("in the callback")
+
+    def nested(state) -> None:
+        cofem.fit(SMALL.Phi, SMALL.y, **settings)
+
+    kept = []  # the exceptions hold on to everything there was
+    for kind, words, more in [
+        (KeyboardInterrupt, None, dict(callback=Stop(2))),
+        (RuntimeError, "in the callback", dict(callback=fail)),
+        (ValueError, "in use by another fit", dict(callback=nested)),
+        (TypeError, "callback must be callable", dict(callback=3)),
+        (ValueError, "y must have shape", dict(y=SMALL.y[:-1])),
+        (ValueError, "resume", dict(resume=tmp_path / "missing.npz")),
+    ]:
+        with pytest.raises(kind, match=words) as caught:
+            cofem.fit(**dict(Phi=SMALL.Phi, y=SMALL.y) | settings | more)
+        kept.append(caught.value)
+        assert [file.name for file in tmp_path.iterdir() if file.suffix == ".lock"] == []
+    assert cofem.fit(SMALL.Phi, SMALL.y, **settings).n_iter == 3
+    assert [file.name for file in tmp_path.iterdir()] == ["run.npz"]
+
+
+def test_a_users_file_in_place_of_the_lock_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / ".run.npz.lock").write_text("mine")
+    with pytest.raises(ValueError, match="a file of another kind"):
+        cofem.fit(SMALL.Phi, SMALL.y, noise_std=0.01, checkpoint=tmp_path / "run.npz")
+    assert (tmp_path / ".run.npz.lock").read_text() == "mine"
+
+
+def test_a_checkpoint_goes_where_a_link_points_and_keeps_its_mode(path: Path, tmp_path: Path) -> None:
+    path.chmod(0o640)
+    link = tmp_path / "link.npz"
+    link.symlink_to("run.npz")
+    before = path.read_bytes()
+    settings = dict(noise_std=0.01, method="em", max_iter=9, checkpoint=link, resume=link)
+    cofem.fit(SMALL.Phi, SMALL.y, **settings)
+    assert link.is_symlink()
+    assert path.read_bytes() != before
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_what_is_no_plain_file_is_never_replaced(tmp_path: Path) -> None:
+    """A pipe of our own stands for devices: a test that fails must not cost the machine its /dev/null."""
+    pipe = tmp_path / "pipe.npz"
+    os.mkfifo(pipe)
+    with pytest.raises(ValueError, match="plain file"):
+        cofem.fit(SMALL.Phi, SMALL.y, noise_std=0.01, checkpoint=pipe)
+    assert pipe.is_fifo()
+
+
 # --- trouble on the way -------------------------------------------------------------------------------
 
 
@@ -384,8 +523,7 @@ def test_a_disk_that_cannot_be_written_does_not_cost_the_fit(tmp_path: Path) -> 
 
     def remove(state) -> None:
         if state.iteration == 2:
-            (folder / "run.npz").unlink()
-            folder.rmdir()
+            shutil.rmtree(folder)
 
     with pytest.warns(cofem.CheckpointWarning, match="checkpoint .*could not be written") as caught:
         post = cofem.fit(SMALL.Phi, SMALL.y, callback=remove, **settings)
@@ -556,9 +694,9 @@ def test_recover_takes_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     assert recover("--out", "whole.npz").exit_code == 0
     assert recover("--max-iter", "5", "--checkpoint", "run.npz").exit_code == 0
-    assert recover("--resume", "run.npz").exit_code == 0
+    assert recover("--resume", "run.npz", "--force").exit_code == 0
     assert_same(cofem.load("whole.npz"), cofem.load("result.npz"))
-    done = recover("--resume", "y.npy")
+    done = recover("--resume", "y.npy", "--force")
     assert done.exit_code == 2
     assert "resume must be a checkpoint" in done.stderr
     original = cofem.EM.expectation
@@ -569,6 +707,6 @@ def test_recover_takes_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return original(self, problem, alpha, state, rng)
 
     monkeypatch.setattr(cofem.EM, "expectation", interrupt)
-    done = recover("--checkpoint", "other.npz")
+    done = recover("--checkpoint", "other.npz", "--force")
     assert done.exit_code == 130
     assert "--resume other.npz" in done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,9 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cofem.expressions import DEEPEST, LONGEST, NAMES, ExpressionError, parse_operator
-from cofem.files import read_array
+from cofem import files as files_module
+from cofem.expressions import DEEPEST, LONGEST, MOST_PARTS, NAMES, ExpressionError, parse_operator
+from cofem.files import read_array, read_npz
 from cofem.operators import DCT, FFT, BlockDCT, Convolution, Identity, Mask, Wavelet, hstack
 
 RNG = np.random.default_rng(0)
@@ -24,7 +26,10 @@ FLAGS = RNG.random((4, 4)) < 0.5
 
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    tmp_path = tmp_path / "here"
+    tmp_path.mkdir()
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
     np.save("rows.npy", ROWS)
     np.savetxt("rows.csv", ROWS, delimiter=",")
     np.save("flags.npy", FLAGS)
@@ -44,6 +49,15 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 GOOD = {
     "mask(rows.npy) @ idct(16)": lambda: Mask(ROWS, 16) @ DCT(16).T,
     "mask(rows.csv, 16) @ dct(16).T": lambda: Mask(ROWS, 16) @ DCT(16).T,
+    "mask(./rows.npy) @ idct(16)": lambda: Mask(ROWS, 16) @ DCT(16).T,
+    "mask(../here/sub/rows.npy, 16)": lambda: Mask(ROWS, 16),
+    "mask(~/sub/rows.npy, 16)": lambda: Mask(ROWS, 16),
+    "wavelet(16, wavelet=db2, level=1)": lambda: Wavelet(16, "db2", level=1),
+    "convolution(kernel.npy, 16, causal=true)": lambda: Convolution(KERNEL, 16, causal=True),
+    "convolution(kernel.npy, 16, mode=linear, causal=True)": lambda: Convolution(
+        KERNEL, 16, mode="linear", causal=True
+    ),
+    "convolution(kernel.npy, 16, causal=false)": lambda: Convolution(KERNEL, 16),
     "mask(sub/rows.npy) @ idct(4, 4)": lambda: Mask(ROWS, 16) @ DCT((4, 4)).T,
     "mask('several.npz:rows', 16)": lambda: Mask(ROWS, 16),
     "mask(several.npz:rows, 16)": lambda: Mask(ROWS, 16),
@@ -112,7 +126,26 @@ BAD = {
     "idct(16).real": "unexpected '.' at column 9",
     "wavelet(16)": "one wavelet is wanted",
     "wavelet(16, nonsense)": "wavelet at column 1",
-    "idct(16, level=2)": "unexpected keyword argument 'level'",
+    "idct(16, level=2)": "idct at column 1: there is no argument 'level'; it takes lengths or operators only",
+    "wavelet(64, wavlet='db4')": "wavelet at column 1: there is no argument 'wavlet'; known are wavelet,",
+    "wavelet(64, db4, wavelet=db2)": "one wavelet is wanted",
+    "mask(rows.npy, n_columns=16)": "there is no argument 'n_columns'; known are rows",
+    "blockdct(16)": "missing a required argument: 'block'; it takes lengths..., block=...",
+    "mask()": "missing a required argument: 'rows'",
+    "dense(matrix.npy, 4)": "too many positional arguments; it takes file",
+    "wavelet(16, db2, level=1, level=1)": "the argument 'level' is given twice",
+    "convolution(kernel.npy, 16, causal=yes)": "causal must be true or false, got yes",
+    "convolution(kernel.npy, 16, mode=reflect)": "mode must be one of",
+    "idct(1000000000000000)": "a signal of length 1e+15 takes 8e+03 TB; at most ",
+    "idct(100000, 100000, 100000)": "a signal of length 1e+15 takes",
+    "mask(rows.npy, 1000000000000000)": "a signal of length 1e+15 takes",
+    "convolution(kernel.npy, 1000000000000000)": "a signal of length 1e+15 takes",
+    f"idct({'1, ' * 80}4)": "a signal of 81 axes; 16 are allowed",
+    f"idct({'9' * 5000})": "too long a number at column 6",
+    f"idct({'9' * 400})": "too large a number at column 6",
+    "1e400 * idct(4)": "too large a number at column 1",
+    " + ".join(["idct(4)"] * 1000): "1999 parts (terms, factors, calls, .T and .H); 200 are allowed",
+    "idct(4)" + ".T" * 4000: "expression of 4001 parts",
     "sparse(rows.npy)": "not a sparse matrix",
     "idct(16); rm": "unexpected ';' at column 9",
     "(" * (DEEPEST + 1) + "idct(4)" + ")" * (DEEPEST + 1): "nested more than",
@@ -126,6 +159,24 @@ def test_bad_expressions_are_refused_with_the_place_and_the_reason(text: str, fi
         parse_operator(text)
     assert BAD[text] in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_as_many_parts_as_are_allowed_are_built(files: Path) -> None:
+    x = np.arange(4.0)
+    terms = parse_operator(" + ".join(["idct(4)"] * (MOST_PARTS // 2)))
+    np.testing.assert_allclose(terms @ x, MOST_PARTS // 2 * (DCT(4).T @ x))
+    for text in (" @ ".join(["idct(4)"] * (MOST_PARTS // 2)), "idct(4)" + " * 2" * (MOST_PARTS - 1)):
+        assert (parse_operator(text) @ x).shape == (4,)
+        assert repr(parse_operator(text))
+
+
+def test_a_sparse_matrix_with_indices_out_of_its_shape_is_refused(files: Path) -> None:
+    with np.load("sparse.npz") as file:
+        arrays = dict(file)
+    arrays["indices"][3] = 10**6
+    np.savez("bad.npz", **arrays)
+    with pytest.raises(ExpressionError, match=r"bad.npz: not a sparse matrix"):
+        parse_operator("sparse(bad.npz)")
 
 
 PIECES = st.sampled_from(
@@ -165,6 +216,44 @@ def test_files_are_read(files: Path) -> None:
     np.testing.assert_array_equal(read_array("several.npz:kernel"), KERNEL)
     (files / "table.csv").write_text("1,2\n3,4\n")
     np.testing.assert_array_equal(read_array("table.csv"), [[1, 2], [3, 4]])
+
+
+def test_a_byte_order_mark_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "sheet.csv").write_bytes(b"\xef\xbb\xbf1.5,2\r\n3,4\r\n")
+    np.testing.assert_array_equal(read_array(str(tmp_path / "sheet.csv")), [[1.5, 2], [3, 4]])
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz"])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.99])
+def test_files_that_are_cut_short_are_refused_by_name(share: float, suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"y{suffix}"
+    (np.save if suffix == ".npy" else np.savez)(path, np.arange(100.0))
+    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+    with pytest.raises(ValueError, match=rf"y\{suffix}: ") as caught:
+        read_array(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_what_unpacks_to_more_than_the_memory_is_refused_with_the_figure(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "bomb.npz"
+    np.savez_compressed(path, y=np.zeros(2_000_000))
+    assert path.stat().st_size < 100_000
+    monkeypatch.setattr(files_module, "available_bytes", lambda: 1_000_000)
+    with pytest.raises(ValueError, match=r"bomb\.npz: takes 16 MB of memory once it is read; 1 MB are free"):
+        read_array(str(path))
+    with pytest.raises(ValueError, match="takes 16 MB"):
+        read_npz(path)
+    with pytest.raises(ExpressionError, match="takes 16 MB"):
+        parse_operator(f"sparse({path})")
+
+
+def test_an_array_in_an_archive_cannot_claim_to_be_larger_than_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "claim.npz"
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (900000000,), }".ljust(117) + b"\n"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("y.npy", b"\x93NUMPY\x01\x00v\x00" + header + bytes(80))
+    with pytest.raises(ValueError, match=r"claim\.npz: is cut short .* takes 7.2 GB, there are 80 B"):
+        read_array(str(path))
 
 
 @pytest.mark.parametrize(

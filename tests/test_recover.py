@@ -49,9 +49,9 @@ def test_noise_is_learned_unless_given_and_the_constraint_holds(folder: Path) ->
     assert 0.006 < cofem.load("result.npz").noise_std < 0.016
     positive = np.abs(CASE.z)
     np.save("positive.npy", CASE.Phi @ positive + 0.01 * np.random.default_rng(0).standard_normal(256))
-    done = recover("--data", "positive.npy", "--nonnegative")
+    done = recover("--data", "positive.npy", "--nonnegative", "--out", "positive.npz")
     assert done.exit_code == 0, done.output
-    post = cofem.load("result.npz")
+    post = cofem.load("positive.npz")
     assert post.mean.min() >= 0
     assert np.linalg.norm(post.mean - positive) < 0.1 * np.linalg.norm(positive)
 

@@ -419,10 +419,3 @@ def test_parameters_are_tensors_too() -> None:
     post = cofem.fit(Phi, torch.asarray(case.y), noise_std=case.noise_std, rng=0, max_iter=2)
     assert type(post.mean) is torch.Tensor
     assert not post.mean.requires_grad
-
-
-def test_a_warning_points_at_the_call() -> None:
-    case = dct_case(D=512)
-    with pytest.warns(cofem.ConvergenceWarning) as caught:
-        cofem.fit(case.Phi, case.y, noise_std=case.noise_std, method=cofem.CoFEM(cg_iterations=1))
-    assert caught[0].filename == __file__

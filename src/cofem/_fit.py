@@ -102,6 +102,7 @@ def fit(  # noqa: PLR0913 (public)
     checkpoint : path, optional
         File that the whole state of the fit is written to now and then, and when the fit ends, however it
         ends. Each time the file is replaced as a whole. If it cannot be written, the fit warns and goes on.
+        A checkpoint of another fit, or one that another fit is writing, is refused.
     checkpoint_every : float or str, optional
         Seconds between two checkpoints (60 by default), or a text such as ``"10 steps"``.
     resume : path, optional
@@ -145,11 +146,11 @@ def fit(  # noqa: PLR0913 (public)
         alpha_init=alpha_init,
     )
     keeper = Keeper(check_rng(rng), checkpoint, checkpoint_every, resume)
-    runner = Runner(keeper, check_callback(callback), progress)
     try:
+        runner = Runner(keeper, check_callback(callback), progress)
         return fit_tasks(Data(Phi, y, noise_std, sample_weight), settings, runner)
     finally:
-        keeper.flush()
+        keeper.close()
 
 
 def fit_tasks(data: Data, settings: Settings, runner: Runner) -> Posterior:

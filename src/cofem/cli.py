@@ -56,21 +56,24 @@ def recover(  # noqa: PLR0913 (public)
         Path | None, typer.Option(help="File the fit is written to every minute and on Ctrl-C.")
     ] = None,
     resume: Annotated[Path | None, typer.Option(help="Checkpoint to go on from.")] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace --out and --plot if they exist; never what is read.")
+    ] = False,
 ) -> None:
     """Recover sparse coefficients from your own data.
 
-    With the same file for --checkpoint and --resume, a command that was stopped goes on when it is repeated.
+    Files that exist are not replaced without --force. With the same file for --checkpoint and --resume, a
+    command that was stopped goes on when it is repeated.
 
     Example: cofem recover --data y.npy --operator "mask(rows.npy) @ idct(262144)" --plot result.png
     """
-    from cofem.recover import recover_file
+    from cofem.recover import Targets, recover_file
 
     try:
         recover_file(
             data,
             operator,
-            out,
-            plot,
+            Targets(out, plot, force),
             noise_std="learn" if noise_std is None else noise_std,
             method=method,
             nonnegative=nonnegative,
@@ -85,8 +88,11 @@ def recover(  # noqa: PLR0913 (public)
         )
         typer.echo(f"cofem recover: stopped by Ctrl-C{saved}", err=True)
         raise typer.Exit(130) from interrupt
-    except (ValueError, TypeError, FloatingPointError, OSError) as error:
-        typer.echo(f"cofem recover: {' '.join(str(error).split())}", err=True)
+    except (ValueError, TypeError, ArithmeticError, OSError, MemoryError, RecursionError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, MemoryError):
+            reason = f"out of memory: {reason}"
+        typer.echo(f"cofem recover: {reason}", err=True)
         raise typer.Exit(2) from error
 
 

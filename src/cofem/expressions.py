@@ -8,20 +8,25 @@ The grammar::
     call     = name "(" [ argument { "," argument } ] ")"
     argument = [ name "=" ] ( sum | number | word | text )
 
-A word is a file name or a plain name without quotes; a text is in single or double quotes.
+A word is a file name or a plain name without quotes; a text is in single or double quotes. What
+a person would not write (too long, too deep, too large for memory) is refused before anything is built.
 """
 
 from __future__ import annotations
 
+import inspect
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from cofem.files import SUFFIXES, read_array
+from cofem._memory import available_bytes, describe_bytes
+from cofem.files import SUFFIXES, check_unpacked, read_array, split_source
 from cofem.operators import (
     DCT,
     FFT,
@@ -38,15 +43,19 @@ from cofem.operators import (
     vstack,
 )
 
-#: Longer expressions, and deeper nested ones, are refused: nobody writes them by hand.
+#: Longer expressions, deeper nested ones and those of more parts are refused: nobody writes them by hand.
 LONGEST = 10_000
 DEEPEST = 50
+MOST_PARTS = 200
+#: Most axes of a signal, and its largest size where the system does not tell how much memory there is.
+MOST_AXES = 16
+LARGEST = 2**40
 
 _TOKEN = re.compile(
     r"""\s*(?:
     (?P<text>"[^"]*"|'[^']*')
   | (?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?(?![\w./\\-]))
-  | (?P<word>[\w/\\~][\w./\\~:-]*)
+  | (?P<word>(?:\.{1,2}(?=[/\\]))?[\w/\\~][\w./\\~:-]*)
   | (?P<postfix>\.[TH](?!\w))
   | (?P<sign>[@*+(),=-])
 )""",
@@ -93,8 +102,6 @@ def parse_operator(text: str) -> Operator:
     >>> parse_operator(f"mask({rows}) @ idct(8)").shape
     (3, 8)
     """
-    if len(text) > LONGEST:
-        raise ExpressionError(f"expression of {len(text)} characters; {LONGEST} are allowed")
     node = _Parser(text).parse()
     built = _build(node, None)
     if not isinstance(built, Operator):
@@ -104,7 +111,22 @@ def parse_operator(text: str) -> Operator:
     return built
 
 
+def named_files(text: str) -> list[Path]:
+    """Return the files that an expression names.
+
+    Examples
+    --------
+    >>> named_files("mask(rows.npz:seen) @ convolution('my kernel.npy', 64, mode=linear)")
+    [PosixPath('rows.npz'), PosixPath('my kernel.npy')]
+    """
+    words = (token.text.strip("'\"") for token in _tokens(text) if token.kind in ("word", "text"))
+    paths = (split_source(os.path.expanduser(word))[0] for word in words)
+    return [path for path in paths if path.suffix in SUFFIXES]
+
+
 def _tokens(text: str) -> list[Token]:
+    if len(text) > LONGEST:
+        raise ExpressionError(f"expression of {len(text)} characters; {LONGEST} are allowed")
     found, position = [], 0
     end = len(text.rstrip())
     while position < end:
@@ -125,6 +147,11 @@ class _Parser:
         self._tokens = _tokens(text)
         self._next = 0
         self._depth = 0
+        parts = sum(token.kind == "postfix" or token.text in ("+", "@", "*", "(") for token in self._tokens)
+        if parts > MOST_PARTS:
+            raise ExpressionError(
+                f"expression of {parts} parts (terms, factors, calls, .T and .H); {MOST_PARTS} are allowed"
+            )
 
     def parse(self) -> Node:
         node = self._sum()
@@ -202,7 +229,12 @@ class _Parser:
         return after.kind == "sign" and after.text == "("
 
     def _number(self, token: Token) -> Node:
-        value: float | int = int(token.text) if token.text.isdigit() else float(token.text)
+        try:
+            value: float | int = int(token.text) if token.text.isdigit() else float(token.text)
+        except ValueError as error:  # Python reads 4300 digits
+            raise ExpressionError(f"too long a number at column {token.position + 1}") from error
+        if abs(value) > 1e300:
+            raise ExpressionError(f"too large a number at column {token.position + 1}: {_brief(token.text)}")
         return Node("value", value, (), token.position)
 
     def _call(self) -> Node:
@@ -232,7 +264,7 @@ def _build(node: Node, n_columns: int | None) -> Any:
             right = _operator(node.parts[1], n_columns)
             return _operator(node.parts[0], right.shape[0]) @ right
         if node.kind == "*":
-            left, right = (_build(part, n_columns) for part in node.parts)
+            left, right = _build(node.parts[0], n_columns), _build(node.parts[1], n_columns)
             if isinstance(left, Operator) == isinstance(right, Operator):
                 raise ExpressionError("'*' is for a number and an operator; operators are joined by '@'")
             return left * right
@@ -242,14 +274,14 @@ def _build(node: Node, n_columns: int | None) -> Any:
         return inner.T if node.kind == ".T" else inner.H
     except ExpressionError:
         raise
-    except (ValueError, TypeError) as error:
-        raise ExpressionError(f"{node.kind!r} at column {node.position + 1}: {error}") from error
+    except _FAILURES as error:
+        raise ExpressionError(f"{node.kind!r} at column {node.position + 1}: {_line(error)}") from error
 
 
 def _operator(node: Node, n_columns: int | None) -> Operator:
     built = _build(node, n_columns)
     if not isinstance(built, Operator):
-        raise ExpressionError(f"an operator is wanted at column {node.position + 1}, got {built!r}")
+        raise ExpressionError(f"an operator is wanted at column {node.position + 1}, got {_brief(built)}")
     return built
 
 
@@ -258,24 +290,72 @@ def _call(node: Node, n_columns: int | None) -> Operator:
         raise ExpressionError(
             f"unknown operator {node.value!r} at column {node.position + 1}; known are {', '.join(NAMES)}"
         )
+    place, builder = f"{node.value} at column {node.position + 1}", NAMES[node.value]
     positional = [_build(part, None) for key, part in node.parts if key is None]
+    keys = [key for key, _ in node.parts if key is not None]
+    _, *parameters = inspect.signature(builder).parameters.values()  # the first is for the place of the call
+    known = [each.name for each in parameters if each.kind is not each.VAR_POSITIONAL]
+    for key in keys:
+        if key not in known:
+            choices = f"; known are {', '.join(known)}" if known else "; it takes lengths or operators only"
+            raise ExpressionError(f"{place}: there is no argument {key!r}{choices}")
+        if keys.count(key) > 1:
+            raise ExpressionError(f"{place}: the argument {key!r} is given twice")
     named = {key: _build(part, None) for key, part in node.parts if key is not None}
-    if len(positional) + len(named) != len(node.parts):
-        raise ExpressionError(f"{node.value} at column {node.position + 1}: an argument is given twice")
     try:
-        return NAMES[node.value](n_columns, *positional, **named)
-    except ExpressionError:
-        raise
-    except TypeError as error:
-        text = re.sub(r"^_?\w+\(\) ", "", str(error))
-        raise ExpressionError(f"{node.value} at column {node.position + 1}: {text}") from error
-    except (ValueError, MemoryError) as error:
-        raise ExpressionError(f"{node.value} at column {node.position + 1}: {error}") from error
+        call = inspect.signature(builder).bind(n_columns, *positional, **named)
+    except TypeError as error:  # "missing a required argument: 'block'"
+        raise ExpressionError(f"{place}: {error}; it takes {_signature(parameters)}") from error
+    try:
+        return builder(*call.args, **call.kwargs)
+    except ExpressionError as error:
+        raise ExpressionError(f"{place}: {error}") from error
+    except _FAILURES as error:
+        raise ExpressionError(f"{place}: {_line(error)}") from error
+
+
+#: What operators and files raise on bad arguments.
+_FAILURES = (ValueError, TypeError, ArithmeticError, IndexError, AttributeError, MemoryError, RecursionError)
+
+
+def _signature(parameters: list[inspect.Parameter]) -> str:
+    """Say what a name takes."""
+    words = []
+    for each in parameters:
+        if each.kind is each.VAR_POSITIONAL:
+            words.append(f"{each.name}...")
+        elif each.kind is each.KEYWORD_ONLY:
+            words.append(f"{each.name}=...")
+        else:
+            words.append(each.name)
+    return ", ".join(words)
+
+
+def _line(error: BaseException) -> str:
+    """Return the words of an exception in one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _brief(value: Any) -> str:
+    """Return a value as a text of bounded length."""
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _shape(lengths: tuple[Any, ...]) -> int | tuple[int, ...]:
+    """Return the lengths of a signal's axes, if one vector of that size fits into memory."""
     if not lengths or not all(isinstance(length, int) and length > 0 for length in lengths):
-        raise ExpressionError(f"lengths must be positive whole numbers, got {lengths}")
+        got = ", ".join(_brief(length) for length in lengths[:MOST_AXES]) or "none"
+        raise ExpressionError(f"lengths must be positive whole numbers, got {got}")
+    if len(lengths) > MOST_AXES:
+        raise ExpressionError(f"a signal of {len(lengths)} axes; {MOST_AXES} are allowed")
+    size, available = prod(lengths), available_bytes()
+    limit = LARGEST if available is None else min(LARGEST, available // 8)
+    if size > limit:
+        raise ExpressionError(
+            f"a signal of length {size:.4g} takes {describe_bytes(8.0 * size)}; at most {limit:.4g} fit into "
+            "memory"
+        )
     return lengths[0] if len(lengths) == 1 else lengths
 
 
@@ -298,37 +378,63 @@ def _mask(n_columns: int | None, rows: str, *lengths: int) -> Operator:
     return Mask(picked, length)
 
 
-def _wavelet(n_columns: int | None, *arguments: Any, level: int | None = None) -> Operator:
-    lengths = tuple(a for a in arguments if not isinstance(a, str))
-    names = [a for a in arguments if isinstance(a, str)]
-    if len(names) != 1:
+def _wavelet(
+    n_columns: int | None, *lengths: Any, wavelet: str | None = None, level: int | None = None
+) -> Operator:
+    names = [a for a in (*lengths, wavelet) if isinstance(a, str)]
+    if len(names) != 1 or not isinstance(wavelet, str | None):
         raise ExpressionError("one wavelet is wanted after the lengths, e.g. wavelet(512, 512, db4)")
-    return Wavelet(_shape(lengths), names[0], level=level)
+    shape = _shape(tuple(a for a in lengths if not isinstance(a, str)))
+    return Wavelet(shape, names[0], level=level)
 
 
-def _convolution(n_columns: int | None, kernel: str, *lengths: int, mode: str = "circular") -> Operator:
+def _inverse_wavelet(
+    n_columns: int | None, *lengths: Any, wavelet: str | None = None, level: int | None = None
+) -> Operator:
+    return _wavelet(n_columns, *lengths, wavelet=wavelet, level=level).T
+
+
+def _convolution(
+    n_columns: int | None, kernel: str, *lengths: int, mode: str = "circular", causal: str | None = None
+) -> Operator:
     shape = _shape(lengths) if lengths else n_columns
     if shape is None:
         raise ExpressionError("of what length? Put it after the file, e.g. convolution(kernel.npy, 1024)")
-    return Convolution(read_array(_file(kernel)), shape, mode=mode)
+    return Convolution(read_array(_file(kernel)), shape, mode=mode, causal=_flag("causal", causal))
+
+
+def _flag(name: str, value: Any) -> bool | None:
+    """Return what ``true`` and ``false`` mean; None if nothing was said."""
+    if value is None:
+        return None
+    meanings = {"true": True, "false": False}
+    if not isinstance(value, str) or value.lower() not in meanings:
+        raise ExpressionError(f"{name} must be true or false, got {_brief(value)}")
+    return meanings[value.lower()]
 
 
 def _sparse(n_columns: int | None, file: str) -> Operator:
     import scipy.sparse
 
     path = Path(_file(file))
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise ExpressionError(f"{path}: no such file")
     try:
-        return as_operator(scipy.sparse.load_npz(path))
+        check_unpacked(path)
+        matrix = scipy.sparse.load_npz(path)
+        if hasattr(matrix, "check_format"):  # indices beyond the shape would be read from anywhere
+            matrix.check_format(full_check=True)
     except Exception as error:  # a foreign archive fails in many ways
-        raise ExpressionError(f"{path}: not a sparse matrix written by scipy.sparse.save_npz") from error
+        raise ExpressionError(
+            f"{path}: not a sparse matrix written by scipy.sparse.save_npz ({_line(error)})"
+        ) from error
+    return as_operator(matrix)
 
 
 def _file(name: Any) -> str:
     if not isinstance(name, str):
-        raise ExpressionError(f"a file ({', '.join(SUFFIXES)}) is wanted, got {name!r}")
-    return name
+        raise ExpressionError(f"a file ({', '.join(SUFFIXES)}) is wanted, got {_brief(name)}")
+    return os.path.expanduser(name)
 
 
 #: Builders by name. The first argument is the number of columns that the place of the call asks for.
@@ -343,7 +449,7 @@ NAMES: dict[str, Callable[..., Operator]] = {
     "rfft": _transform(lambda shape: FFT(shape, real=True)),
     "irfft": _transform(lambda shape: FFT(shape, real=True).H),
     "wavelet": _wavelet,
-    "iwavelet": lambda n_columns, *arguments, **named: _wavelet(n_columns, *arguments, **named).T,
+    "iwavelet": _inverse_wavelet,
     "convolution": _convolution,
     "dense": lambda n_columns, file: Dense(read_array(_file(file))),
     "sparse": _sparse,

@@ -6,15 +6,25 @@ import contextlib
 import io
 import json
 import os
+import secrets
+import stat
+import tempfile
+import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
+from cofem._memory import available_bytes, describe_bytes
+
 #: What `read_array` can read.
 SUFFIXES = (".npy", ".npz", ".csv")
+
+
+# --- reading ----------------------------------------------------------------------------------------
 
 
 def read_array(source: str) -> np.ndarray:
@@ -34,7 +44,8 @@ def read_array(source: str) -> np.ndarray:
     Raises
     ------
     ValueError
-        If there is no such file or it does not hold an array of numbers; the message names the file.
+        If there is no such file, if it does not hold an array of numbers, or if what it says it holds is more
+        than is in the file or fits into memory; the message names the file.
 
     Examples
     --------
@@ -44,20 +55,35 @@ def read_array(source: str) -> np.ndarray:
     >>> read_array(path)
     array([1., 2.])
     """
-    path, key = _split(source)
+    path, key = split_source(source)
     if path.suffix not in SUFFIXES:
         raise ValueError(f"{path}: unknown kind of file, must be one of {', '.join(SUFFIXES)}")
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise ValueError(f"{path}: no such file")
     try:
-        found = _READERS[path.suffix](path, key)
+        with warnings.catch_warnings(action="ignore"):  # such as one about files of Python 2
+            found = _READERS[path.suffix](path, key)
     except ValueError as error:
         raise ValueError(f"{path}: {_first_line(error)}") from error
-    except (OSError, EOFError, zipfile.BadZipFile, KeyError, MemoryError, SyntaxError) as error:
+    except Exception as error:  # a foreign file fails in many ways
         raise ValueError(f"{path}: cannot be read ({_first_line(error)})") from error
     if found.dtype.kind not in "biufc":
         raise ValueError(f"{path}: must hold numbers, got dtype {found.dtype}")
     return found
+
+
+def split_source(source: str) -> tuple[Path, str | None]:
+    """Return the path of a file and the name of the array in it, if one is named after a colon.
+
+    Examples
+    --------
+    >>> split_source("data.npz:y")
+    (PosixPath('data.npz'), 'y')
+    """
+    head, colon, key = source.rpartition(":")
+    if colon and head.endswith(".npz"):
+        return Path(head), key
+    return Path(source), None
 
 
 def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
@@ -65,19 +91,119 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
 
     `numpy.load` stops reading at the last number of an array, before the checksum is compared.
     """
+    with open(path, "rb") as file:
+        try:
+            archive = zipfile.ZipFile(file)
+            members = archive.infolist()
+            _check_memory(sum(member.file_size for member in members))
+            return {member.filename.removesuffix(".npy"): _read_member(archive, member) for member in members}
+        except (ValueError, zipfile.BadZipFile):
+            raise
+        except Exception as error:  # a damaged archive fails in many ways
+            raise zipfile.BadZipFile(f"cannot be read ({_first_line(error)})") from error
+
+
+def check_unpacked(path: str | os.PathLike[str]) -> None:
+    """Refuse an archive that unpacks to more than fits into memory, by what its directory says."""
     with zipfile.ZipFile(path) as archive:
-        return {
-            name.removesuffix(".npy"): np.lib.format.read_array(
-                io.BytesIO(archive.read(name)), allow_pickle=False
-            )
-            for name in archive.namelist()
-        }
+        _check_memory(sum(member.file_size for member in archive.infolist()))
+
+
+def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+    return _from_npy(io.BytesIO(archive.read(member)), member.file_size)
+
+
+def _read_npy(path: Path, key: str | None) -> np.ndarray:
+    with open(path, "rb") as file:
+        return _from_npy(file, os.fstat(file.fileno()).st_size)
+
+
+def _read_npz(path: Path, key: str | None) -> np.ndarray:
+    with zipfile.ZipFile(path) as archive:
+        members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
+        if key is None and len(members) != 1:
+            raise ValueError(f"holds {len(members)} arrays; name one of {_list(members)} after a colon")
+        if key is not None and key not in members:
+            raise ValueError(f"has no array {key!r}; there are {_list(members)}")
+        member = members[next(iter(members)) if key is None else key]
+        _check_memory(member.file_size)
+        return _read_member(archive, member)
+
+
+def _read_csv(path: Path, key: str | None) -> np.ndarray:
+    _check_memory(path.stat().st_size)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # an empty file is a warning to NumPy
+        try:
+            # A byte-order mark, which spreadsheets write, is left out.
+            table = np.loadtxt(path, delimiter=",", ndmin=2, encoding="utf-8-sig")
+        except UserWarning as warning:
+            raise ValueError(str(warning)) from warning
+    return table.reshape(-1) if 1 in table.shape else table
+
+
+_READERS: dict[str, Callable[[Path, str | None], np.ndarray]] = {
+    ".npy": _read_npy,
+    ".npz": _read_npz,
+    ".csv": _read_csv,
+}
+
+
+def _from_npy(file: IO[bytes], size: int) -> np.ndarray:
+    """Read an array in NumPy's format from a file of that many bytes; no memory is asked for in vain."""
+    version = np.lib.format.read_magic(file)
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    if version not in readers:  # the only other one is for records with names
+        raise ValueError(f"must hold numbers, got an array in NumPy's format {version[0]}.{version[1]}")
+    shape, _, dtype = readers[version](file)
+    if dtype.hasobject:
+        raise ValueError("must hold numbers, got Python objects, which are never loaded")
+    if any(length < 0 for length in shape):
+        raise ValueError(f"is damaged: it declares the shape {shape}")
+    wanted, there = prod(shape) * dtype.itemsize, size - file.tell()
+    if wanted > there:
+        raise ValueError(
+            f"is cut short or damaged: an array of shape {_brief(shape)} takes {describe_bytes(wanted)}, "
+            f"there are {describe_bytes(there)}"
+        )
+    _check_memory(wanted)
+    file.seek(0)
+    return np.lib.format.read_array(file, allow_pickle=False)
+
+
+def _check_memory(size: int) -> None:
+    available = available_bytes()
+    if available is not None and size > available:
+        raise ValueError(
+            f"takes {describe_bytes(size)} of memory once it is read; {describe_bytes(available)} are free"
+        )
+
+
+def _list(names: Mapping[str, Any]) -> str:
+    """Return names, not too many of them."""
+    first = list(names)[:10]
+    return ", ".join(first) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+
+
+def _brief(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+# --- writing ----------------------------------------------------------------------------------------
 
 
 def write_npz(
     path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
 ) -> None:
-    """Write arrays and a header of JSON as an ``.npz`` file, whole or not at all.
+    """Write arrays and a header of JSON as an ``.npz`` file, whole or not at all; see `replacing`.
 
     Examples
     --------
@@ -88,61 +214,129 @@ def write_npz(
     >>> json.loads(str(contents["header"])), contents["x"].tolist()
     ({'format': 'example'}, [1.0, 1.0])
     """
-    target = Path(path)
-    part = target.with_name(f".{target.name}.part")
+    with replacing(path) as part, open(part, "wb") as file:
+        np.savez(file, header=np.array(json.dumps(header)), **arrays)  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give the name of an empty file to write in place of `path`, which it becomes when all is written.
+
+    At any moment `path` is whole: the file of before or the new one. A link is followed: what it points to is
+    replaced. A file that was there keeps its mode; a new one has what the umask leaves. After an exception
+    `path` is as it was.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "words.txt"
+    >>> with replacing(path) as part:
+    ...     _ = part.write_text("all of it")
+    >>> path.read_text()
+    'all of it'
+    """
+    target = resolved(path)
+    old = _status(target)
+    if old is not None and not stat.S_ISREG(old.st_mode):
+        raise OSError(f"{os.fspath(path)!r} is not a plain file")
+    part = _new_file(target.parent, suffix=f".part{target.suffix}")
     try:
-        with open(part, "wb") as file:
-            np.savez(file, header=np.array(json.dumps(header)), **arrays)  # type: ignore[arg-type]
-            file.flush()
-            os.fsync(file.fileno())
+        if old is not None:
+            part.chmod(stat.S_IMODE(old.st_mode) | stat.S_IWUSR)  # what was private is so from the start
+        yield part
+        _flush(part)
+        if old is not None:
+            part.chmod(stat.S_IMODE(old.st_mode))
         os.replace(part, target)
     except BaseException:
         with contextlib.suppress(OSError):
             part.unlink()
         raise
     with contextlib.suppress(OSError):  # the new name is safe once the folder is; not every system has this
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        _flush(target.parent)
 
 
-def _split(source: str) -> tuple[Path, str | None]:
-    head, colon, key = source.rpartition(":")
-    if colon and head.endswith(".npz"):
-        return Path(head), key
-    return Path(source), None
+def resolved(path: str | os.PathLike[str]) -> Path:
+    """Return where a path leads: absolute, links followed."""
+    return Path(os.path.realpath(path))
 
 
-def _read_npy(path: Path, key: str | None) -> np.ndarray:
-    return np.load(path, allow_pickle=False)
+def same_file(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
+    """Tell whether two paths lead to one file, by links or other spellings, whether or not it exists.
+
+    Examples
+    --------
+    >>> same_file("a/../result.npz", "./result.npz"), same_file("a.npz", "b.npz")
+    (True, False)
+    """
+    if resolved(one) == resolved(other):
+        return True
+    try:
+        return os.path.samefile(one, other)
+    except (OSError, ValueError):
+        return False
 
 
-def _read_npz(path: Path, key: str | None) -> np.ndarray:
-    with np.load(path, allow_pickle=False) as archive:
-        names = list(archive.files)
-        if key is None and len(names) != 1:
-            raise ValueError(f"holds {len(names)} arrays; name one of {', '.join(names)} after a colon")
-        if key is not None and key not in names:
-            raise ValueError(f"has no array {key!r}; there are {', '.join(names)}")
-        return archive[names[0] if key is None else key]
+def check_writable(path: str | os.PathLike[str], name: str) -> None:
+    """Refuse a file that cannot be written, by trying; `name` is the argument it came by.
+
+    Examples
+    --------
+    >>> check_writable("no/such/folder/result.npz", "out")
+    Traceback (most recent call last):
+    ...
+    ValueError: out no/such/folder/result.npz: there is no folder no/such/folder
+    """
+    label = f"{name} {os.fspath(path)}"
+    try:
+        target = resolved(path)
+        old = _status(target)
+        if old is not None and stat.S_ISDIR(old.st_mode):
+            raise ValueError(f"{label} is a folder; give the name of a file")
+        if old is not None and not stat.S_ISREG(old.st_mode):
+            raise ValueError(f"{label} is not a plain file; choose another name")
+        if not target.parent.is_dir():
+            given = Path(path).parent
+            raise ValueError(f"{label}: there is no folder {target.parent if given.is_dir() else given}")
+        if old is not None and not os.access(target, os.W_OK):
+            raise ValueError(f"{label} is write-protected; choose another name")
+        _new_file(target.parent, suffix=f".part{target.suffix}").unlink()
+    except OSError as error:
+        raise ValueError(
+            f"{label} cannot be written: {error.strerror or error}; choose another place"
+        ) from error
 
 
-def _read_csv(path: Path, key: str | None) -> np.ndarray:
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # an empty file is a warning to NumPy
-        try:
-            table = np.loadtxt(path, delimiter=",", ndmin=2, encoding="utf-8")
-        except UserWarning as warning:
-            raise ValueError(str(warning)) from warning
-    return table.reshape(-1) if 1 in table.shape else table
+def spare_paths(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give free names for what cannot be written to `path`: beside it, then in the temporary folder."""
+    target = Path(path)
+    for folder in (resolved(target).parent, Path(tempfile.gettempdir())):
+        names = (folder / f"{target.stem}-{i}{target.suffix}" for i in range(1, 1000))
+        free = next((name for name in names if not os.path.lexists(name)), None)
+        if free is not None:
+            yield free
 
 
-_READERS: dict[str, Any] = {".npy": _read_npy, ".npz": _read_npz, ".csv": _read_csv}
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+def _new_file(folder: Path, suffix: str) -> Path:
+    """Make an empty file with a name that nobody has; its mode is what the umask leaves."""
+    while True:
+        path = folder / f".cofem-{secrets.token_hex(8)}{suffix}"
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+            return path
+
+
+def _flush(path: Path) -> None:
+    """Have a file or a folder on the disk."""
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

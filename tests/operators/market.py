@@ -28,6 +28,7 @@ from cofem.operators import (
 from cofem.operators.kernel import KernelRows
 
 _rng = np.random.default_rng(20)
+_DECAY = 0.7 ** np.arange(9.0)
 
 
 def _real(*shape: int) -> np.ndarray:
@@ -130,6 +131,16 @@ MARKET: dict[str, Operator] = {
     "wavelet volume": Wavelet((4, 2, 2), "haar", level=1),
     "convolution circular": Convolution(_real(3), 8),
     "convolution circular even from start": Convolution(_real(4), 7, centre=False),
+    "convolution circular causal": Convolution(_DECAY, 13, causal=True),
+    "convolution circular causal image": Convolution(_DECAY.reshape(3, 3), (5, 4), causal=True),
+    "convolution same causal": Convolution(_DECAY, 13, mode="linear", causal=True),
+    "convolution same causal with long kernel": Convolution(_DECAY, 4, mode="linear", causal=True),
+    "convolution same causal complex": Convolution(
+        _DECAY * 1j ** np.arange(9), 7, mode="linear", causal=True
+    ),
+    "convolution same causal float32": Convolution(_DECAY.astype(np.float32), 12, mode="linear", causal=True),
+    "convolution same causal image": Convolution(_DECAY.reshape(3, 3), (4, 5), mode="linear", causal=True),
+    "convolution full causal": Convolution(_DECAY, 6, mode="linear", output="full", causal=True),
     "convolution circular float32": Convolution(_real(3).astype(np.float32), 9),
     "convolution circular complex": Convolution(_complex(4), 6),
     "convolution circular image": Convolution(_real(2, 3), (4, 5)),

@@ -21,6 +21,7 @@ from cofem._arrays import (
     squared_modulus,
     to_numpy,
 )
+from cofem._warn import warn
 from cofem.operators.base import Operator
 from cofem.operators.entries import lookup
 from cofem.operators.transforms import dispatch
@@ -35,9 +36,48 @@ _RESPONSES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "gram": squared_modulus,
 }
 
+#: Shorter kernels are not judged.
+SHORTEST_JUDGED = 8
+
+
+def looks_causal(kernel: np.ndarray) -> bool:
+    """Tell whether a kernel looks like a response that begins at its first entry.
+
+    That is a real kernel with one axis and at least `SHORTEST_JUDGED` entries, for which
+
+    1. the largest entry lies in the first third, and
+    2. the first half holds 95 % of the energy; or 70 % where the entries go up and down once, as those of
+       decays and of haemodynamic responses do, and those of noise do not.
+
+    A kernel that is symmetric or antisymmetric has half of its energy in its first half, and is never meant.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> looks_causal(np.exp(-np.arange(40) / 10)), looks_causal(np.exp(-0.5 * np.arange(-9, 10) ** 2))
+    (True, False)
+    """
+    size = kernel.size
+    if kernel.ndim != 1 or size < SHORTEST_JUDGED or np.iscomplexobj(kernel):
+        return False
+    largest = float(np.abs(kernel).max())
+    if largest == 0:
+        return False
+    scaled = kernel / largest
+    energy = scaled**2
+    share = float(energy[: size // 2].sum() / energy.sum())
+    ups_and_downs = float(np.abs(np.diff(scaled, prepend=0, append=0)).sum())  # 2 if it rises and falls once
+    is_early = int(np.argmax(energy)) < size / 3
+    return is_early and (share >= 0.95 or (share >= 0.7 and ups_and_downs <= 3))
+
 
 class Convolution(Operator):
-    """Convolution of signals of one shape with a kernel.
+    """Convolution of signals of one shape with a kernel, which is centred unless you say ``causal=True``.
+
+    By default the origin of the kernel is its centre: right for a blur, where a spike spreads to both sides.
+    A response that begins at its first entry (a decay, a calcium transient, a haemodynamic response) needs
+    ``causal=True``; else the response begins half a kernel before its spike, and a fit finds every spike half
+    a kernel too late. A kernel that looks like such a response is warned about unless `causal` is given.
 
     Parameters
     ----------
@@ -50,9 +90,13 @@ class Convolution(Operator):
         `scipy.signal.convolve`. A circular kernel must not be longer than the signal along any axis.
     output : {"same", "full"}
         Linear convolution only: the centre of the result, in the shape of the signal, or all of it.
-    centre : bool
-        Circular convolution only: the origin of the kernel is its centre (entry ``K // 2`` of ``K``, as in
-        SciPy) or, if False, its first entry.
+    centre : bool, optional
+        The older name: ``centre=False`` is the same as ``causal=True``.
+    causal : bool, optional
+        Whether the origin of the kernel is its first entry, so that a spike acts from its place onwards.
+        By default the origin is the centre as in SciPy: of ``K`` entries number ``K // 2`` in a circular
+        convolution, number ``(K - 1) // 2`` in a linear one. With ``output="full"``, which begins with the
+        first entry either way, it changes nothing.
 
     Examples
     --------
@@ -62,10 +106,19 @@ class Convolution(Operator):
     array([0., 1., 2., 1., 0., 0.])
     >>> round(blur.norm, 12)
     1.0
+    >>> decay = Convolution([1.0, 0.5, 0.25], 6, mode="linear", causal=True)
+    >>> np.round(decay @ np.array([0.0, 0.0, 4.0, 0.0, 0.0, 0.0]), 12) + 0.0
+    array([0., 0., 4., 2., 1., 0.])
     """
 
     def __init__(
-        self, kernel: Any, shape: Any, mode: str = "circular", output: str = "same", centre: bool = True
+        self,
+        kernel: Any,
+        shape: Any,
+        mode: str = "circular",
+        output: str = "same",
+        centre: bool | None = None,
+        causal: bool | None = None,
     ) -> None:
         signal_shape = as_shape(shape)
         kernel = as_floating(to_numpy(kernel), "kernel")
@@ -85,9 +138,18 @@ class Convolution(Operator):
         self.signal_shape = signal_shape
         self.mode = mode
         self.output = output
-        self.centre = centre
+        self.causal = _is_causal(centre, causal)
+        self.centre = not self.causal
         self._axes = tuple(range(-kernel.ndim, 0))
         self._set_geometry()
+        if centre is None and causal is None and output == "same" and looks_causal(kernel):
+            largest = int(np.argmax(np.abs(kernel))) + 1
+            warn(
+                f"kernel looks causal (entry {largest} of {kernel.size} is the largest), but its origin is "
+                f"its centre, so that a fit finds spikes {self._origin[0]} places too late; say causal=True "
+                "if it begins at its first entry, causal=False if the centre is right",
+                UserWarning,
+            )
         super().__init__(
             (prod(self._output_shape), prod(signal_shape)),
             is_complex=np.iscomplexobj(kernel),
@@ -106,7 +168,7 @@ class Convolution(Operator):
                     f"{self.kernel.shape} for signal shape {self.signal_shape}"
                 )
             self._output_shape = self._padded_shape = self.signal_shape
-            self._origin = tuple(k // 2 if self.centre else 0 for _, k in sizes)
+            self._origin = tuple(0 if self.causal else k // 2 for _, k in sizes)
             return
         full = tuple(n + k - 1 for n, k in sizes)
         is_real = not np.iscomplexobj(self.kernel)
@@ -116,7 +178,7 @@ class Convolution(Operator):
             self._origin = (0,) * len(sizes)
         else:
             self._output_shape = self.signal_shape
-            self._origin = tuple((k - 1) // 2 for _, k in sizes)
+            self._origin = tuple(0 if self.causal else (k - 1) // 2 for _, k in sizes)
 
     def _kernel_spectrum(self) -> np.ndarray:
         padded = np.zeros(self._padded_shape, dtype=self.kernel.dtype)
@@ -175,7 +237,7 @@ class Convolution(Operator):
         return super()._spectral_norm()
 
     def _with_kernel(self, kernel: np.ndarray) -> Convolution:
-        return Convolution(kernel, self.signal_shape, self.mode, self.output, self.centre)
+        return Convolution(kernel, self.signal_shape, self.mode, self.output, causal=self.causal)
 
     def _abs2(self) -> Operator:
         return self._with_kernel(squared_modulus(self.kernel))
@@ -189,4 +251,18 @@ class Convolution(Operator):
         def text(shape: tuple[int, ...]) -> str:
             return str(shape[0] if len(shape) == 1 else shape)
 
-        return f"Convolution({text(self.kernel.shape)} over {text(self.signal_shape)}, {self.mode!r})"
+        causal = ", causal=True" if self.causal else ""
+        return f"Convolution({text(self.kernel.shape)} over {text(self.signal_shape)}, {self.mode!r}{causal})"
+
+
+def _is_causal(centre: bool | None, causal: bool | None) -> bool:
+    """Return whether the origin of a kernel is its first entry, from the two names of that setting."""
+    for name, value in (("centre", centre), ("causal", causal)):
+        if value is not None and not isinstance(value, bool | np.bool_):
+            raise TypeError(f"{name} must be True or False, got {value!r}")
+    if centre is not None and causal is not None and bool(centre) == bool(causal):
+        raise ValueError(
+            f"centre and causal must not contradict each other, got centre={centre} and causal={causal}; "
+            "give causal alone"
+        )
+    return bool(causal) if centre is None else not centre

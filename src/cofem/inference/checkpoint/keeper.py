@@ -17,7 +17,16 @@ from cofem._packing import packable
 from cofem._warn import warn
 from cofem.inference.base import Method, State
 from cofem.inference.checkpoint.fingerprint import agree, describe, short
-from cofem.inference.checkpoint.store import CheckpointWarning, as_path, check_target, read, write
+from cofem.inference.checkpoint.lock import Lock
+from cofem.inference.checkpoint.store import (
+    CheckpointWarning,
+    as_path,
+    check_target,
+    has_content,
+    read,
+    read_fingerprints,
+    write,
+)
 from cofem.inference.problem import Problem
 from cofem.inference.record import Outcome, Record
 from cofem.status import Status
@@ -85,7 +94,8 @@ class Keeper:
     rng : numpy.random.Generator
         The fit's source of randomness.
     path : path or None
-        The file to write; None for none.
+        The file to write; None for none. Nobody else may write it until `close`. A checkpoint of another fit
+        is not replaced.
     every : float, str, Every or None
         See `Every`.
     resume : path or None
@@ -105,17 +115,41 @@ class Keeper:
         self.finished: dict[str, Finished] = {}
         self.current: tuple[str, str, Record] | None = None
         self._old_fingerprints: dict[str, dict[str, Any]] = {}
+        self._in_the_way: dict[str, dict[str, Any]] = {}
+        self._may_write = False
+        self._lock: Lock | None = None
         self._source = ""
         self._written: Record | None = None
         self._when = time.monotonic()
         self._steps = 0
         self._complained = False
-        if resume is not None:
-            self._resume(as_path(resume, "resume"))
+        try:
+            self._open(None if resume is None else as_path(resume, "resume"))
+        except BaseException:
+            self._release()
+            raise
+
+    def _open(self, resume: Path | None) -> None:
+        """Take the file to write, and read the one to go on from."""
         if self.path is not None:
             check_target(self.path)
-            if self.start["bit_generator"] not in BIT_GENERATORS:
-                raise ValueError(f"rng must be one of {', '.join(BIT_GENERATORS)} for a checkpoint")
+            self._lock = Lock(self.path)
+        if resume is not None:
+            self._resume(resume)
+        if self.path is None:
+            return
+        if self.start["bit_generator"] not in BIT_GENERATORS:
+            raise ValueError(f"rng must be one of {', '.join(BIT_GENERATORS)} for a checkpoint")
+        if self.path != resume and has_content(self.path):
+            self._in_the_way = read_fingerprints(self.path)
+            if len(self._in_the_way) > 1:  # its other tasks would be lost before they could be compared
+                raise ValueError(
+                    f"checkpoint {str(self.path)!r} exists and holds {len(self._in_the_way)} tasks; "
+                    f"{self._advice()}"
+                )
+
+    def _advice(self) -> str:
+        return "go on with that fit by resume=..., choose another name, or delete the file"
 
     @property
     def active(self) -> bool:
@@ -139,20 +173,23 @@ class Keeper:
         self.rng.bit_generator.state = self.start
 
     def check_fingerprint(self, task: int, y: Any, make: Callable[[], dict[str, Any]]) -> None:
-        """Note what a task is; refuse to resume it from a file that belongs to another."""
+        """Note what a task is; refuse to resume it from a file that belongs to another, or to replace one."""
         if not self.active:
             return
         if not isinstance(y, np.ndarray):
             raise TypeError(f"checkpoint and resume work on NumPy arrays only, got y as {type(y).__name__}")
-        name = str(task)
-        self.fingerprints[name] = new = make()
-        old = self._old_fingerprints.get(name, new)
-        for topic, value in new.items():
-            if not agree(old.get(topic), value):
-                raise ValueError(
-                    f"resume: {self._source!r} belongs to another fit: its {topic} was "
-                    f"{short(old.get(topic))}, now it is {short(value)}"
-                )
+        name, new = str(task), make()
+        differs = _difference(self._old_fingerprints.get(name, new), new)
+        if differs:
+            raise ValueError(f"resume: {self._source!r} belongs to another fit: {differs}")
+        differs = _difference(self._in_the_way.get(name, new), new)
+        if differs:
+            raise ValueError(
+                f"checkpoint {str(self.path)!r} exists and belongs to another fit: {differs}; "
+                f"{self._advice()}"
+            )
+        self.fingerprints[name] = new
+        self._may_write = True  # not before: what stands in the file is still to be protected
 
     def take(self, stage: str, problem: Problem) -> Outcome | None:
         """Return what came out of a stage that is done; None if it is not."""
@@ -210,18 +247,27 @@ class Keeper:
             self.rng.bit_generator.state,
         )
 
-    def flush(self) -> None:
+    def close(self) -> None:
         """Write down where the fit stands as it ends, by itself or because of an exception under way."""
-        if self.every.at_end or sys.exc_info()[0] is not None:
-            self._write()
+        try:
+            if self.every.at_end or sys.exc_info()[0] is not None:
+                self._write()
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
 
     def _write(self) -> None:
         """Write down where the fit stands, if that is not in the file already."""
-        if self.path is None or self.current is None or self.current[2] is self._written:
+        if self.path is None or not self._may_write:
+            return
+        if self.current is None or self.current[2] is self._written:
             return
         contents = {
             "rng": self.start,
-            "fingerprints": self.fingerprints,
+            "fingerprints": self._old_fingerprints | self.fingerprints,
             # The record of a stage is as good as its result, and can be gone on from with more steps.
             "finished": {name: done for name, done in self.finished.items() if name != self.current[0]},
             "current": self.current,
@@ -238,3 +284,11 @@ class Keeper:
                 )
             self._complained = True
         self._when = time.monotonic()
+
+
+def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """Say in what two fingerprints differ first; "" if in nothing."""
+    for topic, value in new.items():
+        if not agree(old.get(topic), value):
+            return f"its {topic} was {short(old.get(topic))}, now it is {short(value)}"
+    return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import zipfile
@@ -12,7 +13,7 @@ import numpy as np
 
 from cofem import __version__
 from cofem._packing import pack, unpack
-from cofem.files import read_npz, write_npz
+from cofem.files import read_npz, resolved, write_npz
 
 FORMAT = "cofem-checkpoint"
 FORMAT_VERSION = 4
@@ -92,10 +93,34 @@ def read(path: Path) -> dict[str, Any]:
         raise ValueError(f"resume: {str(path)!r} is damaged ({type(error).__name__}: {error})") from error
 
 
-def as_path(path: Any, name: str) -> Path:
-    """Return the path of a file as an absolute one; `name` is the argument it came by."""
+def read_fingerprints(path: Path) -> dict[str, dict[str, Any]]:
+    """Return whose checkpoint a file is, by task; `ValueError` if that cannot be told."""
     try:
-        return Path(os.path.abspath(os.fsdecode(path)))
+        with zipfile.ZipFile(path) as archive:
+            header = _header(archive)
+        if int(header["version"]) != FORMAT_VERSION:
+            raise ValueError(f"format {header['version']}, this cofem has {FORMAT_VERSION}")
+        contents = dict(header["contents"]["dict"])
+        found: dict[str, dict[str, Any]] = unpack(contents["fingerprints"], {})
+        return found
+    except UNREADABLE as error:
+        raise ValueError(
+            f"checkpoint {str(path)!r} exists, and whose it is cannot be told "
+            f"({' '.join(str(error).split()) or type(error).__name__}); choose another name, or delete it"
+        ) from error
+
+
+def _header(archive: zipfile.ZipFile) -> dict[str, Any]:
+    """Read the words of an archive without its numbers."""
+    text = np.lib.format.read_array(io.BytesIO(archive.read("header.npy")), allow_pickle=False)
+    header: dict[str, Any] = json.loads(str(text))
+    return header
+
+
+def as_path(path: Any, name: str) -> Path:
+    """Return the path of a file, absolute and with links followed; `name` is the argument it came by."""
+    try:
+        return resolved(os.fsdecode(path))
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name} must be the path of a file, got {path!r}") from error
 
@@ -104,15 +129,22 @@ def check_target(path: Path) -> None:
     """Refuse a file that cannot be written, or that holds something else."""
     if path.is_dir() or not path.parent.is_dir():
         raise ValueError(f"checkpoint must be the path of a file in a folder that exists, got {str(path)!r}")
-    if path.is_file() and path.stat().st_size > 0 and not _is_checkpoint(path):
+    if path.exists() and not path.is_file():
+        raise ValueError(f"checkpoint must be the path of a plain file, got {str(path)!r}")
+    if has_content(path) and not _is_checkpoint(path):
         raise ValueError(
             f"checkpoint {str(path)!r} exists and is not a checkpoint; it is left alone, choose another name"
         )
 
 
+def has_content(path: Path) -> bool:
+    """Tell whether there is a file that is not empty."""
+    return path.is_file() and path.stat().st_size > 0
+
+
 def _is_checkpoint(path: Path) -> bool:
     try:
-        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
-            return bool(json.loads(str(file["header"]))["format"] == FORMAT)
+        with zipfile.ZipFile(path) as archive:
+            return bool(_header(archive)["format"] == FORMAT)
     except UNREADABLE:
         return False

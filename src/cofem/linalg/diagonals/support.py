@@ -16,10 +16,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cofem._arrays import conj, squared_modulus
+from cofem._arrays import (
+    Array,
+    conj,
+    in_precision,
+    namespace,
+    on_device_of,
+    precision_of,
+    squared_modulus,
+    to_numpy,
+)
 from cofem.linalg.diagonals.base import PosteriorContext
 from cofem.linalg.direct import DirectSystem, is_small
 from cofem.linalg.probes import draw_signs
+from cofem.operators import Mask
 
 #: Standard deviations from zero at which a coefficient counts as found here.
 FOUND = 3.0
@@ -44,12 +54,12 @@ POINTED_OUT = 1.44
 class SupportCheck(NamedTuple):
     """Variances after the check, and what there is to say about them."""
 
-    variance: np.ndarray
+    variance: Array
     note: str = ""
 
 
 def check_support(
-    context: PosteriorContext, mean: np.ndarray, variance: np.ndarray, rng: np.random.Generator
+    context: PosteriorContext, mean: Array, variance: Array, rng: np.random.Generator
 ) -> SupportCheck:
     """Return the variances with those of suspects in the support computed exactly.
 
@@ -57,9 +67,9 @@ def check_support(
     ----------
     context : PosteriorContext
         The posterior; its `solve` is used.
-    mean : ndarray of shape (D,) or (L, D)
+    mean : array of shape (D,) or (L, D)
         Its mean, a row for each task.
-    variance : ndarray of shape (D,)
+    variance : array of shape (D,)
         The estimate.
     rng : numpy.random.Generator
         Source of the probes.
@@ -79,78 +89,85 @@ def check_support(
     >>> bool(context.floor[0] < 0.01), np.allclose(checked.variance, np.diag(Sigma))
     (True, True)
     """
+    xp = namespace(variance)
     power = squared_modulus(mean)
-    power = power if power.ndim == 1 else np.max(power, axis=0)
-    found = np.flatnonzero(power > FOUND**2 * variance)
+    power = power if power.ndim == 1 else xp.max(power, axis=0)
+    found = to_numpy(xp.nonzero(power > FOUND**2 * variance)[0])
     if not found.size:
         return SupportCheck(variance)
     phi = context.phi
-    if is_small(phi) and min(phi.shape) <= FACTOR_SIDE:
+    small = min(phi.shape) <= FACTOR_SIDE
+    if small and is_small(phi) and isinstance(variance, np.ndarray):
         system = DirectSystem(phi, context.alpha.astype(np.float64), context.noise_var)
-        suspects, exact = found, system.variance(_units(found, phi.shape[1], phi.dtype))
+        suspects, exact = found, system.variance(_units(context, found))
     else:
-        suspects = (
-            _alike(context, variance, found) if phi.stored_entries else _off(context, variance, found, rng)
-        )
+        if small:
+            suspects = found
+        elif phi.stored_entries:
+            suspects = _alike(context, variance, found)
+        else:
+            suspects = _off(context, variance, found, rng)
         exact = _solve_for(context, suspects[:MOST_SOLVES])
-    if not exact.size:
+    if not exact.shape[0]:
         return SupportCheck(variance)
-    solved = suspects[: exact.size]
-    ratio = exact / variance[solved]
-    variance = variance.copy()
-    variance[solved] = exact
-    variance = context.clip(variance)
+    solved, left = suspects[: exact.shape[0]], suspects[exact.shape[0] :]
+    pick = Mask(solved, variance.shape[0])
+    ratio = to_numpy(exact / pick.forward(variance))
+    exact = in_precision(exact, precision_of(variance))
+    variance = xp.where(pick.adjoint(xp.ones_like(exact)) > 0, pick.adjoint(exact), variance)
     wrong = solved[(ratio > POINTED_OUT) | (ratio < 1 / POINTED_OUT)]
-    left = suspects[exact.size :]
-    if left.size and wrong.size:
-        return SupportCheck(
-            variance,
+    return SupportCheck(context.clip(variance), _note(wrong, left))
+
+
+def _note(wrong: np.ndarray, left: np.ndarray) -> str:
+    """Say which variances were computed again, or should be."""
+    if not wrong.size:
+        return ""
+    if left.size:
+        return (
             f"the standard deviations of {left.size} coefficients may be off by more than 20 %, because "
-            f"their columns are like others: {_listed(left)}; post.covariance computes them exactly",
+            f"their columns are like others: {_listed(left)}; post.covariance computes them exactly"
         )
-    if wrong.size:
-        note = (
-            f"the columns of {wrong.size} coefficients that were found are like others, and their standard "
-            f"deviations were computed one by one: {_listed(wrong)}"
-        )
-        return SupportCheck(variance, note)
-    return SupportCheck(variance)
+    return (
+        f"the columns of {wrong.size} coefficients that were found are like others, and their standard "
+        f"deviations were computed one by one: {_listed(wrong)}"
+    )
 
 
-def _units(indices: np.ndarray, size: int, dtype: np.dtype) -> np.ndarray:
-    units = np.zeros((indices.size, size), dtype=dtype)
+def _units(context: PosteriorContext, indices: np.ndarray) -> Array:
+    """Return unit vectors in the rows of an array, where the coefficients are."""
+    units = np.zeros((indices.size, context.phi.shape[1]), dtype=precision_of(context.like))
     units[np.arange(indices.size), indices] = 1
-    return units
+    return namespace(context.like).astype(on_device_of(context.like, units), context.like.dtype)
 
 
-def _alike(context: PosteriorContext, variance: np.ndarray, found: np.ndarray) -> np.ndarray:
+def _alike(context: PosteriorContext, variance: Array, found: np.ndarray) -> np.ndarray:
     """Return those of the support whose columns are like another live one's, the most alike first."""
-    share = 1 - context.alpha * variance
-    others = np.setdiff1d(np.flatnonzero(share > LIVE), found)
+    xp = namespace(variance)
+    live = to_numpy(xp.nonzero(context.alpha * variance < 1 - LIVE)[0])
     most = min(MOST_COLUMNS, max(1, MOST_NUMBERS // context.phi.shape[0]))
-    chosen = np.concatenate([found, others[np.argsort(share[others])[::-1]]])[:most]
+    chosen = np.concatenate([found, np.setdiff1d(live, found)])[:most]
     columns = context.phi.columns(chosen)
-    norms = np.linalg.norm(columns, axis=1, keepdims=True)
-    columns = columns / np.where(norms > 0, norms, 1)
+    norms = xp.linalg.vector_norm(columns, axis=1, keepdims=True)
+    columns = columns / xp.where(norms > 0, norms, xp.ones_like(norms))
     count = min(found.size, chosen.size)
-    cosines = np.abs(conj(columns[:count]) @ columns.T)
-    cosines[np.arange(count), np.arange(count)] = 0
-    closest = cosines.max(axis=1, initial=0.0)
+    cosines = xp.abs(conj(columns[:count, :]) @ columns.T)
+    cosines = cosines - on_device_of(cosines, np.eye(count, chosen.size, dtype=precision_of(cosines)))
+    closest = to_numpy(xp.max(cosines, axis=1))
     order = np.argsort(closest)[::-1]
     return found[order[closest[order] > ALIKE]]
 
 
 def _off(
-    context: PosteriorContext, variance: np.ndarray, found: np.ndarray, rng: np.random.Generator
+    context: PosteriorContext, variance: Array, found: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
     """Return those of the support that probes on it contradict, the worst first."""
     assert context.solve is not None
-    scale = 1 / np.sqrt(variance[found])
+    pick = Mask(found, variance.shape[0])
+    scale = 1 / namespace(variance).sqrt(pick.forward(variance))
     signs = draw_signs(PROBES, found.size, rng).probes(context.like)
-    b = np.zeros((PROBES, variance.size), dtype=signs.dtype)
-    b[:, found] = signs * scale
-    solved = context.solve(b)[:, found]
-    ratios = np.real(conj(signs) * solved) * scale
+    solved = pick.forward(context.solve(pick.adjoint(signs * scale)))
+    ratios = np.real(to_numpy(conj(signs) * solved * scale))
     deviation = np.abs(ratios.mean(axis=0) - 1)
     order = np.argsort(deviation)[::-1]
     if np.mean(np.abs(ratios - 1) > 1) > MANY:
@@ -159,13 +176,19 @@ def _off(
     return found[order[deviation[order] > max(DEVIATION, ERRORS * spread / PROBES**0.5)]]
 
 
-def _solve_for(context: PosteriorContext, indices: np.ndarray) -> np.ndarray:
+def _solve_for(context: PosteriorContext, indices: np.ndarray) -> Array:
     """Return the variances of some coefficients, one linear system each."""
     if not indices.size:
         return np.zeros(0)
     assert context.solve is not None
-    units = _units(indices, context.alpha.shape[0], context.like.dtype)
-    return np.real(context.solve(units)[np.arange(indices.size), indices])
+    solved = context.solve(_units(context, indices))
+    xp = namespace(solved)
+    return xp.stack(
+        [
+            xp.real(solved[i, j]) if xp.isdtype(solved.dtype, "complex floating") else solved[i, j]
+            for i, j in enumerate(indices.tolist())
+        ]
+    )
 
 
 def _listed(indices: np.ndarray, most: int = 8) -> str:
