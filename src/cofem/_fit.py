@@ -96,7 +96,7 @@ def fit(  # noqa: PLR0913 (public)
     callback : callable, optional
         Called after every outer step, also while the noise is learned, with a snapshot that has ``iteration,
         mean, variance, alpha, noise_std, elapsed, applications, change, stage``; see
-        `cofem.inference.loop.Snapshot`. The fit stops when it returns True.
+        `cofem.inference.record.Snapshot`. The fit stops when it returns True.
     progress : bool
         Draw a progress bar.
     checkpoint : path, optional

@@ -1,0 +1,151 @@
+"""What README.md, CONTRIBUTING.md and docs/ say is so: snippets run, links lead somewhere, names exist.
+
+A block that cannot run has ``<!-- not run: reason -->`` in the line above it. The other blocks of a page run
+one after the other, with `Phi`, `y` and the like of a small problem at hand.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cofem
+from cofem.operators import DCT, Mask
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+SOURCE = Path(cofem.__file__).parent
+
+
+def blocks(text: str) -> list[tuple[str, str]]:
+    """Return the Python blocks of a page, each with the reason not to run it, or ""."""
+    found = re.findall(r"(?:<!-- not run: (.+?) -->\n+)?```python\n(.*?)```", text, re.DOTALL)
+    return [(reason, code) for reason, code in found]
+
+
+def small_problem() -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    n = 64
+    z = np.zeros(n)
+    z[[8, 9, 10, 11, 40]] = 3.0
+    rows = np.sort(rng.choice(n, n // 2, replace=False))
+    Phi = Mask(rows, n) @ DCT(n).T
+    y = Phi @ z + 0.01 * rng.standard_normal(n // 2)
+    Y = np.stack([y, 2 * y], axis=1)
+    return dict(cofem=cofem, np=np, Phi=Phi, y=y, Y=Y, n=n, rows=rows, weights=np.linspace(0.5, 2, n // 2))
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p.read_text())], ids=lambda page: page.name)
+def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # some write files
+    names = small_problem()
+    for reason, code in blocks(page.read_text()):
+        compiled = compile(code, page.name, "exec")  # what is not run must at least be Python
+        if not reason:
+            exec(compiled, names)
+
+
+def test_a_reason_is_found_and_its_block_alone() -> None:
+    text = "```python\na\n```\n<!-- not run: slow -->\n```python\nb\n```\n\n```python\nc\n```\n"
+    assert blocks(text) == [("", "a\n"), ("slow", "b\n"), ("", "c\n")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if "://" not in target and not target.startswith("#"):
+            assert (page.parent / target.partition("#")[0]).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_names_and_files_exist(page: Path) -> None:
+    """Everything written as `cofem.a.b` can be imported, every file written as `a/b.py` is there."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for name in set(re.findall(r"`(cofem(?:\.\w+)+)", text)):
+        assert exists(name), name
+    places = (ROOT, SOURCE.parent, SOURCE, *(path for path in SOURCE.rglob("*") if path.is_dir()))
+    for name in set(re.findall(r"`([\w./-]+\.py)`", text)):
+        assert any((place / name).exists() for place in places), name
+
+
+def exists(dotted: str) -> bool:
+    """Tell whether a name such as ``cofem.linalg.system`` or ``cofem.Posterior.save`` is there."""
+    value: Any = cofem
+    path = "cofem"
+    for part in dotted.split(".")[1:]:
+        path = f"{path}.{part}"
+        try:
+            value = getattr(value, part) if hasattr(value, part) else import_module(path)
+        except ImportError:
+            return False
+    return True
+
+
+def test_a_name_that_is_gone_is_found() -> None:
+    assert exists("cofem.Posterior.save")
+    assert exists("cofem.linalg.preconditioners.large_columns")
+    assert not exists("cofem.linalg.large_columns")
+
+
+# --- the tree in CONTRIBUTING.md ----------------------------------------------------------------------
+
+
+def drawn_calls() -> list[tuple[str, ...]]:
+    """Return each function of the tree with its callers, as ``file:name``, outermost first."""
+    (tree,) = re.findall(r"```tree\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
+    path: list[str] = []
+    calls = []
+    for line in tree.splitlines():
+        depth = (len(line) - len(line.lstrip())) // 2
+        name, file = line.split()[:2]
+        path = [*path[:depth], f"{file}:{name}"]
+        assert len(path) == depth + 1, line
+        calls.append(tuple(path))
+    return calls
+
+
+def is_within(wanted: tuple[str, ...], stack: tuple[str, ...]) -> bool:
+    """Tell whether the wanted functions stand in a stack in their order, ending with its last."""
+    rest = iter(stack)
+    return wanted[-1] == stack[-1] and all(name in rest for name in wanted)
+
+
+def test_the_tree_of_a_fit_is_what_happens() -> None:
+    rng = np.random.default_rng(0)
+    n = 1200
+    Phi = Mask(np.sort(rng.choice(n, n // 2, replace=False)), n) @ DCT(n).T
+    z = np.zeros(n)
+    z[rng.choice(n, 24, replace=False)] = 1.0
+    y = Phi @ z + 0.01 * rng.standard_normal(n // 2)
+    wanted = drawn_calls()
+    names = {name for path in wanted for name in path}
+    stacks: set[tuple[str, ...]] = set()
+    stack: list[str] = []
+    prefix = f"{SOURCE}/"
+
+    def look(frame: FrameType, event: str, argument: Any) -> None:
+        code = frame.f_code
+        name = f"{code.co_filename.removeprefix(prefix)}:{code.co_qualname}"
+        if name not in names:
+            return
+        if event == "call":
+            stack.append(name)
+            stacks.add(tuple(stack))
+        elif event == "return":
+            stack.pop()
+
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        cofem.fit(Phi, y, rng=0)
+    finally:
+        sys.setprofile(before)
+    missing = [path for path in wanted if not any(is_within(path, stack) for stack in stacks)]
+    assert missing == []
