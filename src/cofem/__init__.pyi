@@ -15,7 +15,7 @@ from .inference.seq import Seq as Seq
 from .inference.vi import VI as VI
 from .operators import as_operator as as_operator
 from .posterior import Posterior as Posterior
-from .posterior import load as load
+from .posterior.file import load as load
 from .priors import Block as Block
 from .priors import Independent as Independent
 from .priors import MultiTask as MultiTask

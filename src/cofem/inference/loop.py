@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -19,8 +19,7 @@ from cofem.status import Status, StatusCode
 logger = logging.getLogger("cofem")
 
 
-@dataclass(frozen=True, eq=False)
-class Stage:
+class Stage(NamedTuple):
     """What a run of the loop is for, where it starts and when it ends.
 
     Attributes

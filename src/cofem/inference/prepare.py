@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import numbers
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,8 +44,7 @@ class Data(NamedTuple):
     sample_weight: Any = None
 
 
-@dataclass(frozen=True, eq=False)
-class Noise:
+class Noise(NamedTuple):
     """What the user said about the noise.
 
     Attributes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -80,13 +79,11 @@ class Runner:
         return outcome
 
 
-@dataclass(frozen=True)
 class _Watch:
     """What the loop sees of a runner."""
 
-    runner: Runner
-    callbacks: Sequence[Callback]
-    keep: Callable[[Record], None]
+    def __init__(self, runner: Runner, callbacks: Sequence[Callback], keep: Callable[[Record], None]) -> None:
+        self.runner, self.callbacks, self.keep = runner, callbacks, keep
 
     @property
     def rng(self) -> np.random.Generator:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -26,8 +26,7 @@ FAR = 1.5
 LOOK_EVERY = 6
 
 
-@dataclass(frozen=True)
-class Progress:
+class Progress(NamedTuple):
     """What a stopping measure may read about the systems that are still iterating.
 
     Attributes
@@ -59,8 +58,7 @@ class Preconditioner(Protocol):
         """Write ``P^-1 r`` into `out`, both of shape (B, n)."""
 
 
-@dataclass(frozen=True)
-class StopRule:
+class StopRule(NamedTuple):
     """When a solve is done.
 
     Attributes

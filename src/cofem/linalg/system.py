@@ -20,8 +20,8 @@ has v = 0, b = p). The left side is a D x D system (`primal`), the right one N x
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -43,8 +43,7 @@ Form = Literal["primal", "dual"]
 Norm = Literal["posterior", "frobenius"]
 
 
-@dataclass(frozen=True)
-class Solution:
+class Solution(NamedTuple):
     """Solutions of a posterior system.
 
     Attributes
@@ -190,7 +189,7 @@ class PosteriorSystem:
             measure = frobenius_residual(_stack([part for part in (right, b) if part is not None]))
         start = x0 if x0 is None or x0.shape == residual.shape else _extended(x0, residual)
         del data, b, x0  # what is iterated on now belongs to CG alone
-        stop = replace(stop, measure=measure)
+        stop = stop._replace(measure=measure)
         cg = conjugate_gradients(apply, residual, stop, preconditioner=self.preconditioner, x0=start)
         return Solution(cg.x, None, cg)
 
@@ -224,7 +223,7 @@ class PosteriorSystem:
             if not _far_off(real_dot(dual0, guessed), real_dot(dual0, product)):
                 start = _extended(dual0, residual)
                 guessed -= product
-        stop = replace(stop, measure=measure)
+        stop = stop._replace(measure=measure)
         cg = conjugate_gradients(apply, residual, stop, preconditioner=self.preconditioner, x0=start)
         x = self.phi.adjoint(cg.x)
         x *= g

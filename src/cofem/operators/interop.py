@@ -9,8 +9,6 @@ from typing import Any
 import array_api_compat
 import numpy as np
 import scipy.sparse
-import scipy.sparse.linalg
-from scipy.sparse.linalg import LinearOperator
 
 from cofem._arrays import Array, by_parts, require_numpy
 from cofem.operators.base import Operator
@@ -103,6 +101,8 @@ class Foreign(Operator):
 
 def _goes_one_by_one(source: Any) -> bool:
     """Tell whether SciPy's product with a matrix calls the product with a vector for each column."""
+    from scipy.sparse.linalg import LinearOperator  # a hundredth of a second that most fits do not need
+
     if not isinstance(source, LinearOperator) or type(source).matmat is not LinearOperator.matmat:
         return False
     called = False
@@ -160,7 +160,9 @@ def _from_linear_operator(source: Any) -> Operator:
     if getattr(source, "clinear", True) is False:
         raise TypeError(f"Phi must be linear over the complex numbers, got {kind} with clinear=False")
     if not (hasattr(source, "matmat") and hasattr(source, "rmatmat") and hasattr(source, "dtype")):
-        source = scipy.sparse.linalg.aslinearoperator(source)
+        from scipy.sparse.linalg import aslinearoperator
+
+        source = aslinearoperator(source)
     try:  # SciPy's class has the method whether or not it was given an adjoint
         source.rmatvec(np.zeros(source.shape[0], dtype=source.dtype))
     except (NotImplementedError, AttributeError) as error:

@@ -8,13 +8,16 @@ from itertools import product
 from math import prod
 from typing import Any
 
+import lazy_loader
 import numpy as np
-import pywt
 
 from cofem._arrays import Array, as_shape, by_parts, require_numpy
 from cofem.operators.base import Operator
 from cofem.operators.facts import Facts
 from cofem.operators.transforms import dispatch
+
+#: Loaded with the first wavelet: most fits have none.
+pywt = lazy_loader.load("pywt")
 
 _MODE = "periodization"
 
@@ -204,7 +207,7 @@ def _flatten(x: np.ndarray, n_axes: int) -> np.ndarray:
     return x.reshape(*x.shape[:-n_axes], prod(x.shape[-n_axes:]))
 
 
-def _discrete_wavelet(wavelet: Any) -> pywt.Wavelet:
+def _discrete_wavelet(wavelet: Any) -> Any:
     if isinstance(wavelet, pywt.Wavelet):
         return wavelet
     if wavelet not in pywt.wavelist(kind="discrete"):
@@ -212,7 +215,7 @@ def _discrete_wavelet(wavelet: Any) -> pywt.Wavelet:
     return pywt.Wavelet(wavelet)
 
 
-def _checked_level(shape: tuple[int, ...], wavelet: pywt.Wavelet, level: int | None) -> int:
+def _checked_level(shape: tuple[int, ...], wavelet: Any, level: int | None) -> int:
     """Return the level to use: only even lengths can be halved without loss of orthonormality."""
     # The number of times 2 divides every length.
     largest = min((n & -n).bit_length() - 1 for n in shape)

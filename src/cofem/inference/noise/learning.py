@@ -127,7 +127,6 @@ def with_few_data(learned: Learned, problem: Problem) -> Learned:
     return learned._replace(noise_var=least, note=note)
 
 
-@dataclass(frozen=True)
 class FromTheFit:
     """MacKay's update in every step of the fit itself, where data are plenty."""
 

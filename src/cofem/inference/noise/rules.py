@@ -35,7 +35,6 @@ class NoiseRule(Protocol):
         """Return the noise variance for the next step; `settled` tells that the fit changes no more."""
 
 
-@dataclass(frozen=True, eq=False)
 class FromEvidence:
     """MacKay's update ``||y - Phi mean||^2 / (N - gamma)``, good where data are plenty."""
 

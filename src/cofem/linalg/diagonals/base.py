@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -106,8 +106,7 @@ class ContinuedContext(PosteriorContext):
         return variance / ((power if power.ndim == 1 else namespace(power).mean(power, axis=0)) + variance)
 
 
-@dataclass(frozen=True)
-class RightHandSides:
+class RightHandSides(NamedTuple):
     """What an estimator wants solved together with the mean.
 
     `v` has shape (B1, N) and is solved for ``Sigma beta Phi^H v``, `b` has shape (B2, D) and is solved
