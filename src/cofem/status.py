@@ -9,19 +9,19 @@ from cofem._packing import packable
 
 
 class ConvergenceWarning(UserWarning):
-    """A fit met numerical trouble; the result is the last good state and its status says what to try.
+    """A fit met numerical trouble or ran out of steps; its status says what to try.
 
     Examples
     --------
-    Two steps of conjugate gradients are too few for this:
+    Three steps are too few for this:
 
     >>> import warnings, numpy as np, cofem
     >>> rng = np.random.default_rng(0)
     >>> Phi, y = rng.standard_normal((50, 100)), rng.standard_normal(50)
     >>> with warnings.catch_warnings(record=True) as caught:
     ...     warnings.simplefilter("always", cofem.ConvergenceWarning)
-    ...     post = cofem.fit(Phi, y, noise_std=0.01, method=cofem.CoFEM(cg_iterations=2), rng=0)
-    >>> [warning.category.__name__ for warning in caught], "raise cg_iterations" in str(post.status)
+    ...     post = cofem.fit(Phi, y, noise_std=0.01, max_iter=3, rng=0)
+    >>> [warning.category.__name__ for warning in caught], "Raise max_iter" in str(post.status)
     (['ConvergenceWarning'], True)
     """
 
