@@ -23,9 +23,11 @@ test-all: $(VENV)/.installed-test
 	# scikit-learn's checks of array libraries ask for this; SciPy reads it when it is imported.
 	SCIPY_ARRAY_API=1 $(BIN)/pytest -q tests/test_estimators.py -k array_api
 
-# The property tests with twenty times as many cases, and central lines broken on purpose.
+# The property tests with twenty times as many cases, 2000 fits judged by exact formulas, and central lines
+# broken on purpose.
 nightly: $(VENV)/.installed-test
 	COFEM_PROFILE=nightly $(BIN)/pytest -q tests/test_robustness.py
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/adversary.py 2000
 	$(BIN)/python tests/mutations.py
 
 $(VENV)/bin/python:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -11,11 +11,16 @@ from cofem._arrays import Array
 from cofem._packing import packable
 from cofem.inference.base import ExpectationMaximisation, Info, Moments, State
 from cofem.inference.problem import Problem
+from cofem.linalg.build import build_system
+from cofem.linalg.diagonals import PosteriorContext
+from cofem.linalg.diagonals.support import check_support
 from cofem.status import StatusCode
 
 #: Unrest up to which messages count as settled. On Gaussian dictionaries of mean 0 to 100 the final misfit of
 #: the data was at most 0.7 noise deviations where AMP agreed with EM, and at least 4 where it did not.
 MAX_UNREST = 3.0
+#: Accuracy of the last mean and of the variances that are checked, and most CG steps for both.
+FINAL_TOL, PROBE_TOL, CG_STEPS = 0.02, 0.1, 400
 
 
 @packable("amp")
@@ -104,7 +109,7 @@ class AMP(ExpectationMaximisation):
         """Check that the messages have settled: only then are they the moments they stand for."""
         messages = state.carry
         if ended is not StatusCode.DIVERGED and messages.unrest <= MAX_UNREST:
-            return state, Info()
+            return self._solved(problem, state, rng)
         grew = ended is StatusCode.DIVERGED
         what = f"grew even with damping {self.min_damping:g}" if grew else "did not settle"
         message = (
@@ -112,6 +117,21 @@ class AMP(ExpectationMaximisation):
             "a dictionary with independent zero-mean entries; use method='cofem' instead"
         )
         return messages.good, Info(end=StatusCode.DIVERGED, message=message)
+
+    def _solved(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
+        """Solve for the last mean, and look at the variances of what was found: messages are approximate."""
+        system = build_system(problem.phi, state.alpha, problem.noise_var)
+        solution = system.solve(problem.y[None], tol=system.tolerance(FINAL_TOL), max_iter=CG_STEPS)
+
+        def solve(b: Array) -> Array:
+            return system.solve(b=b, tol=PROBE_TOL, max_iter=CG_STEPS).x
+
+        if solution.cg.converged.all():
+            state = replace(state, mean=solution.x[0])
+        context = PosteriorContext(problem.phi, state.alpha, problem.noise_var, solve)
+        checked = check_support(context, state.mean, state.variance, rng)
+        notes = {"support": checked.note} if checked.note else {}
+        return replace(state, variance=checked.variance), Info(notes=notes)
 
     def _pass(self, problem: Problem, g: Array, messages: Messages, limit: float) -> Messages | None:
         """Run the inner steps; None when the residual grows beyond `limit`."""

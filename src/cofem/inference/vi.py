@@ -8,8 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from cofem._arrays import Array, in_precision, namespace
-from cofem.inference.base import ExpectationMaximisation, Moments, State
+from cofem.inference.base import ExpectationMaximisation, Info, Moments, State
 from cofem.inference.problem import Problem
+from cofem.status import StatusCode
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,13 @@ class VI(ExpectationMaximisation):
     any_array: ClassVar[bool] = True
     #: Its steps are short, so a small one says little.
     noise_tol: ClassVar[float] = 0.0
+
+    def finish(
+        self, problem: Problem, state: State, ended: StatusCode, rng: np.random.Generator
+    ) -> tuple[State, Info]:
+        """Say what the moments are."""
+        words = "mean and variances are those of a bound, which is loose where columns are not orthogonal"
+        return state, Info(notes={"bound": words})
 
     def first_expectation(self, problem: Problem, alpha: Array, rng: np.random.Generator) -> Moments:
         """Take the diagonal posterior of the bound at a mean of zero."""
