@@ -73,7 +73,7 @@ class Coverage(Study):
         for kind in rows.values("kind"):
             for method in rows.methods:
                 part = rows.where(method, kind=kind)
-                shares = {name: _mean(part, name) for name in self.figures}
+                shares = {name: mean_share(part, name) for name in self.figures}
                 lines.append(
                     [
                         kind,
@@ -94,6 +94,7 @@ class Coverage(Study):
         return Report([Table("Mean share inside:", header, lines)], checks)
 
 
-def _mean(rows: Rows, name: str) -> float:
+def mean_share(rows: Rows, name: str) -> float:
+    """Return the mean of a figure over rows that have it."""
     known = [row.measurement[name] for row in rows if not math.isnan(row.measurement[name])]
     return sum(known) / len(known) if known else math.nan

@@ -10,6 +10,7 @@ from cofem.experiments.bench.dense_time import DenseTime
 from cofem.experiments.bench.endurance import Endurance
 from cofem.experiments.bench.image import Image
 from cofem.experiments.bench.kinds import Kinds
+from cofem.experiments.bench.learned_coverage import LearnedCoverage
 from cofem.experiments.bench.memory import Memory
 from cofem.experiments.bench.noise import LearnedNoise
 from cofem.experiments.bench.priors import Priors
@@ -35,6 +36,7 @@ BENCHMARKS: dict[str, Study] = {
         Regression(),
         LearnedNoise(),
         Coverage(),
+        LearnedCoverage(),
         Priors(),
         Endurance(),
     )
