@@ -82,7 +82,7 @@ def fitted(kind: str, noise_std: float) -> tuple[cofem.Posterior, float]:
 def test_the_standard_error_holds_the_truth(kind, noise_std, columns, monkeypatch) -> None:
     post, exact = fitted(kind, noise_std)
     monkeypatch.setattr(evidence, "EXACT_DETERMINANT", 0)
-    monkeypatch.setattr(evidence, "MOST_COLUMNS", columns)
+    monkeypatch.setattr(evidence, "EXACT_COLUMNS", columns)
     found = post.log_evidence(rng=1)
     assert abs(found.value - exact) <= 4 * found.standard_error + 0.1
     # Copies of columns that no prior can tell apart leave the spread that all vectors have.
@@ -101,7 +101,7 @@ def test_small_problems_are_exact_at_any_noise(kind: str) -> None:
 def test_few_vectors_have_students_factor_and_one_has_no_error_to_speak_of(monkeypatch) -> None:
     post, exact = fitted("masked DCT", 1e-3)
     monkeypatch.setattr(evidence, "EXACT_DETERMINANT", 0)
-    monkeypatch.setattr(evidence, "MOST_COLUMNS", 0)
+    monkeypatch.setattr(evidence, "EXACT_COLUMNS", 0)
     assert post.log_evidence(vectors=1).standard_error == np.inf
     scores = []
     for seed in range(60):
@@ -113,7 +113,7 @@ def test_few_vectors_have_students_factor_and_one_has_no_error_to_speak_of(monke
 def test_steps_that_end_too_early_widen_the_standard_error(monkeypatch) -> None:
     post, exact = fitted("blur", 1e-5)
     monkeypatch.setattr(evidence, "EXACT_DETERMINANT", 0)
-    monkeypatch.setattr(evidence, "MOST_COLUMNS", 0)
+    monkeypatch.setattr(evidence, "EXACT_COLUMNS", 0)
     short, long = post.log_evidence(steps=3), post.log_evidence()
     assert short.standard_error > 3 * long.standard_error
     assert abs(short.value - exact) <= 4 * short.standard_error

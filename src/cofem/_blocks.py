@@ -15,6 +15,8 @@ CACHE_BLOCK = 2**16
 BATCH_NUMBERS = 2**22
 #: Entries (N * D) up to which an operator is written out rather than probed.
 SMALL_MATRIX = 2**22
+#: Numbers in columns of Phi that are written out beside it, at most (128 MiB).
+WRITTEN_OUT = 2**24
 #: Bytes of a chunk of rows that is read from disk: large enough for BLAS, small enough for any memory.
 CHUNK_BYTES = 2**26
 

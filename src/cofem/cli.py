@@ -157,7 +157,7 @@ def bench(  # noqa: PLR0913 (public)
     time_limit: Annotated[
         float | None, typer.Option(min=0, help="Seconds after which a fit is stopped: 1800, or 60 if quick.")
     ] = None,
-    report: Annotated[bool, typer.Option("--report", help="Only write the reports anew.")] = False,
+    report: Annotated[bool, typer.Option("--report", help="Only write the reports again.")] = False,
     list_names: Annotated[bool, typer.Option("--list", help="List the benchmarks.")] = False,
 ) -> None:
     """Measure time, memory and error against other methods, into tables and plots.

@@ -23,6 +23,7 @@ from cofem._arrays import (
     to_numpy,
     total,
 )
+from cofem._blocks import WRITTEN_OUT
 from cofem.linalg.build import right_hand_sides_at_once
 from cofem.linalg.lanczos import Brackets, bracket_log
 from cofem.linalg.probes import draw_probes
@@ -31,8 +32,8 @@ from cofem.operators.dictionary import Dictionary
 
 #: Smaller side of the dictionary up to which the determinant is computed exactly.
 EXACT_DETERMINANT = 512
-#: Most columns that are taken out of the determinant exactly, and most numbers in them.
-MOST_COLUMNS, MOST_NUMBERS = 512, 2**24
+#: Most columns that are taken out of the determinant exactly.
+EXACT_COLUMNS = 512
 #: Variance of a column's part of the data, relative to the noise, from which on it is worth taking out.
 MATTERS = 1e-3
 #: Half the width of the brackets at which Lanczos steps end: in nats, or relative to the spread.
@@ -104,7 +105,7 @@ def log_determinant(
 
     Notes
     -----
-    1. The columns L that matter most (at most `MOST_COLUMNS`) are taken out exactly. With
+    1. The columns L that matter most (at most `EXACT_COLUMNS`) are taken out exactly. With
        :math:`P = I + \sum_{j \in L} g_j \varphi_j\varphi_j^H / \sigma^2`, of known determinant,
        :math:`\det C/\sigma^2 = \det P \, \det (I + P^{-1/2} R P^{-1/2})`, where R is what the others make.
     2. What is left is computed exactly where the smaller side of Phi is at most `EXACT_DETERMINANT`.
@@ -167,7 +168,7 @@ class _LargePart(NamedTuple):
     def of(cls, phi: Dictionary, g: Array, h: Array, like: Array) -> _LargePart:
         """Take the columns with the largest h."""
         xp = namespace(like)
-        most = min(MOST_COLUMNS, MOST_NUMBERS // phi.shape[0])
+        most = min(EXACT_COLUMNS, WRITTEN_OUT // phi.shape[0])
         by_size = to_numpy(h)
         order = np.argsort(-by_size, kind="stable")[:most]
         columns = np.sort(order[by_size[order] > MATTERS])

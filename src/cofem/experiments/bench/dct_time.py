@@ -41,7 +41,7 @@ class DCTTime(Study):
     summary = "time to an NRMSE of 2 % on DCT samples, against the paper's algorithm"
     how = (
         "Inverse DCT and random samples, N = D/4, 0.1 D coefficients from N(0, 1), noise 0.005 known, "
-        "float64 for both methods, at the most 100 outer steps. The paper's algorithm runs with the joint "
+        "float64 for both methods, at most 100 outer steps. The paper's algorithm runs with the joint "
         "tolerance 2e-5, with which it was fastest here. (In float32 that is close to the rounding of long "
         "vectors: from D = 2^16 on it then takes two to four times more applications.)"
     )

@@ -42,7 +42,7 @@ class DenseTime(Study):
     summary = "time to the error of exact EM on dense Gaussian dictionaries"
     how = (
         "Entries of Phi from N(0, 1), N = D/4, 0.04 D spikes of +-1, noise 0.005 known, float64. The "
-        "target is 1.1 times the NRMSE at which exact EM (`irls`, at the most 100 steps) ends; the time of "
+        "target is 1.1 times the NRMSE at which exact EM (`irls`, at most 100 steps) ends; the time of "
         "`irls` is when that very run passed it, if both are measured in one go. The paper's algorithm is "
         f"stopped after {ENOUGH['paper']} times what `auto` took, `em` after {ENOUGH['em']} times, neither "
         f"before {AT_LEAST:g} s; beyond the size at which `em` was stopped it is not tried."

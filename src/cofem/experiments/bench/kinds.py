@@ -13,7 +13,7 @@ from cofem.experiments.study.results import Cell, Measurement, Rows, Value
 
 #: The default's error over the better of the others'.
 SLACK = 1.05
-#: Outer steps at the most.
+#: Most outer steps.
 STEPS = {"default": 200, "paper": 50, "exact EM": 200}
 
 
@@ -24,8 +24,8 @@ class Kinds(Study):
     summary = "final error on many kinds of dictionary"
     how = (
         "Final NRMSE, noise 0.005 known, float64. The default is `cofem.CoFEM()`, which is matrix-free, "
-        "with at the most 200 steps; the paper's algorithm takes at the most 50; exact EM is `irls` or "
-        "`em`, whichever factors the smaller matrix, with at the most 200. All have their default "
+        "with at most 200 steps; the paper's algorithm takes at most 50; exact EM is `irls` or "
+        "`em`, whichever factors the smaller matrix, with at most 200. All have their default "
         "tolerance. With columns of unequal norms the error is weighted by the norms; with duplicated "
         "columns it is that of the sum over the copies; in the autoregressive problem that of what "
         "arrived between samples."

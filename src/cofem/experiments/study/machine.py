@@ -43,7 +43,7 @@ def remember_machine(folder: Path, benchmark: str) -> None:
 
 
 def forget_machines(folder: Path, benchmark: str) -> None:
-    """Forget where a benchmark was measured, because it starts anew."""
+    """Forget where a benchmark was measured, because it starts again."""
     known = known_machines(folder)
     if known.pop(benchmark, None):
         (folder / FILE).write_text(json.dumps(known, indent=1) + "\n")

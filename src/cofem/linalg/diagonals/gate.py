@@ -33,7 +33,7 @@ TOLERATED_BEFORE_EXACT = 0.05
 #: Entries of Phi up to which the exact diagonal is used outright.
 SMALL_ENTRIES = 2**18
 #: Entries of Phi, and multiplications for a matrix of its shorter side, up to which the exact diagonal takes
-#: over from a fast one that failed: at the most about a second in each step.
+#: over from a fast one that failed: about a second at most in each step.
 MEDIUM_ENTRIES, MEDIUM_WORK = 2**23, 2**33
 
 

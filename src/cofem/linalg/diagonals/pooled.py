@@ -33,12 +33,12 @@ SMALLEST_GROUP = 256
 
 @dataclass(frozen=True)
 class Pooled(DiagonalEstimator):
-    r"""``s_j = 1 / (alpha_j + c theta_j)`` with one c for each group of coefficients.
+    r"""``s_j = 1 / (alpha_j + c ||phi_j||^2)`` with one c for each group of coefficients.
 
     Exactly, :math:`s_j = 1/(\alpha_j + S_j)` with :math:`S_j = \phi_j^H C_{-j}^{-1}\phi_j`; in an
-    incoherent dictionary :math:`S_j \approx c\,\theta_j`. The trace
+    incoherent dictionary :math:`S_j \approx c\,\|\phi_j\|^2`. The trace
     :math:`\Gamma = \sum_j \gamma_j = \sum_j (1 - \alpha_j s_j)` over a group comes from one probe with
-    a small relative error, and :math:`\sum_j c\theta_j/(\alpha_j + c\theta_j) = \Gamma` gives c.
+    a small relative error, and :math:`\sum_j c\|\phi_j\|^2/(\alpha_j + c\|\phi_j\|^2) = \Gamma` gives c.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class Pooled(DiagonalEstimator):
         members = _members(labels)
         number = np.zeros(g.shape[0], dtype=np.intp)  # of the group, for each coefficient
         scales, spreads = np.zeros(len(members)), np.zeros(len(members))
-        strengths = g * context.phi.column_energy  # theta / alpha
+        strengths = g * context.phi.column_energy
         for i, group in enumerate(members):
             part, strength = left, strengths
             if group is not None:
@@ -106,7 +106,7 @@ class Pooled(DiagonalEstimator):
 
 
 def solve_trace(strength: Array, gamma: float, largest: float) -> float:
-    """Find the c with ``sum_j c t_j / (1 + c t_j) = gamma`` for strengths ``t_j = theta_j / alpha_j``.
+    """Find the c with ``sum_j c t_j / (1 + c t_j) = gamma`` for strengths ``t_j = ||phi_j||^2 / alpha_j``.
 
     The left side grows from 0 to the number of positive strengths; c is at most `largest` (= beta,
     reached by a coefficient whose column is orthogonal to all others).

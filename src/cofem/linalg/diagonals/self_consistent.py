@@ -155,4 +155,6 @@ def solve_tau(alpha: Array, spectrum: Spectrum, beta: float, guess: float | None
     largest = float(np.log(beta * max(spectrum.nodes.max(), 1e-300)))
     least = largest - 100.0
     found = newton_root(excess, np.log(guess) if guess else largest - 2.5, least, largest)
-    return float(np.exp(found)) if found > least else 0.0  # at the least, nothing was learned from the data
+    return (
+        float(np.exp(found)) if found > least else 0.0
+    )  # at the lower end, nothing was learned from the data

@@ -26,6 +26,7 @@ from cofem._arrays import (
     squared_modulus,
     to_numpy,
 )
+from cofem._blocks import WRITTEN_OUT, vectors_at_once
 from cofem.linalg.diagonals.base import PosteriorContext
 from cofem.linalg.direct import DirectSystem, is_small
 from cofem.linalg.probes import draw_signs
@@ -39,8 +40,8 @@ FACTOR_SIDE = 512
 ALIKE = 0.5
 #: Share that the data have in a coefficient from which on it is live.
 LIVE = 0.1
-#: Most columns that are compared with each other, and most numbers in them.
-MOST_COLUMNS, MOST_NUMBERS = 2048, 2**24
+#: Most columns that are compared with each other.
+COMPARED_COLUMNS = 2048
 #: Probes on the support, the relative deviation and how many of its standard errors make a suspect.
 PROBES, DEVIATION, ERRORS = 2, 0.5, 4.0
 #: Share of probes that are off by more than the estimate itself from which on all are suspects.
@@ -145,7 +146,7 @@ def _alike(context: PosteriorContext, variance: Array, found: np.ndarray) -> np.
     """Return those of the support whose columns are like another live one's, the most alike first."""
     xp = namespace(variance)
     live = to_numpy(xp.nonzero(context.alpha * variance < 1 - LIVE)[0])
-    most = min(MOST_COLUMNS, max(1, MOST_NUMBERS // context.phi.shape[0]))
+    most = min(COMPARED_COLUMNS, vectors_at_once(context.phi.shape[0], WRITTEN_OUT))
     chosen = np.concatenate([found, np.setdiff1d(live, found)])[:most]
     columns = context.phi.columns(chosen)
     norms = xp.linalg.vector_norm(columns, axis=1, keepdims=True)

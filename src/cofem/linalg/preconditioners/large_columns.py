@@ -35,6 +35,7 @@ from cofem._arrays import (
     to_numpy,
     total,
 )
+from cofem._blocks import WRITTEN_OUT
 from cofem.linalg.preconditioners.base import PosteriorPreconditioner
 from cofem.operators.dictionary import Dictionary
 
@@ -42,8 +43,6 @@ from cofem.operators.dictionary import Dictionary
 #: as some 40 applications, counted in operations; and in units of N: from there on C itself could be
 #: factored.
 MOST_COLUMNS, SHARE_OF_ROWS = 20.0, 0.5
-#: Most numbers in the columns of L.
-MOST_NUMBERS = 2**24
 #: A column belongs to L if its h is above tau.
 STANDS_OUT = 1.0
 
@@ -117,7 +116,7 @@ def large_columns(phi: Dictionary, g: Array, noise_var: float) -> LargeColumns |
     # D = 1024, f = 2).
     if not entries or precision_of(g) == "float32":
         return None
-    most = int(min(SHARE_OF_ROWS * n_rows, MOST_COLUMNS * (entries / n_rows) ** 0.5, MOST_NUMBERS / n_rows))
+    most = int(min(SHARE_OF_ROWS * n_rows, MOST_COLUMNS * (entries / n_rows) ** 0.5, WRITTEN_OUT / n_rows))
     chosen, tau = standing_out(g * phi.column_energy, noise_var, n_rows, most)
     if not chosen.size:
         return None
