@@ -145,7 +145,7 @@ def test_preconditioner_reduces_steps():
     A = spd(80, 10) * np.sqrt(scale)[:, None] * np.sqrt(scale)
     b = np.random.default_rng(0).standard_normal((1, 80))
     plain = solve(apply(A), b, tol=1e-8, max_iter=2000)
-    jacobi = DiagonalPreconditioner(1 / scale)
+    jacobi = DiagonalPreconditioner(scale, 1.0, 0.0).prepared()
     better = solve(apply(A), b, tol=1e-8, max_iter=2000, preconditioner=jacobi)
     assert better.iterations[0] < plain.iterations[0] / 3
     assert np.allclose(better.x @ A.T, b, atol=1e-5)

@@ -97,7 +97,7 @@ def run(estimator, context, carry=None, seed=0):
     x = np.zeros((0, context.g.size))
     if rhs.v is not None or rhs.b is not None:
         phi, alpha, noise_var = context.phi, context.alpha, context.noise_var
-        jacobi = DiagonalPreconditioner.of(alpha, noise_var, phi.column_energy)
+        jacobi = DiagonalPreconditioner(alpha, noise_var, phi.column_energy)
         system = PosteriorSystem(phi, alpha, noise_var, "primal", jacobi)
         x = system.solve(rhs.v, rhs.b, tol=1e-8, max_iter=20_000).x
     return estimator.estimate(context, carry, rhs, x)

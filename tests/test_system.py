@@ -15,7 +15,7 @@ def make(case, form, spread=3.0, seed=0):
     g = 10 ** rng.uniform(-spread, 0, phi.shape[1])
     noise_var, preconditioner = case.noise_std**2, None
     if form == "primal":
-        preconditioner = DiagonalPreconditioner.of(1 / g, noise_var, phi.column_energy)
+        preconditioner = DiagonalPreconditioner(1 / g, noise_var, phi.column_energy)
     if form == "dual with large columns":
         preconditioner, form = large_columns(phi, g, noise_var), "dual"
         assert (preconditioner is None) == (phi.stored_entries == 0)
@@ -144,4 +144,4 @@ def test_the_builder_chooses_form_and_preconditioner_together():
     # What the forms took before decides, where it is known.
     assert built(dense, steps={"primal": 3.0, "dual": 90.0})[0] == "primal"
     spectral = build_system(dense, alpha, 0.1, form="primal", preconditioner="spectral").preconditioner
-    assert np.allclose(spectral.inverse, 1 / (dense.norm**2 + 0.1 * alpha))
+    assert np.allclose(spectral.prepared().inverse, 1 / (dense.norm**2 + 0.1 * alpha))

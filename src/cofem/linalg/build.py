@@ -88,7 +88,7 @@ def build_system(
     diagonal = None
     if preconditioner != "none":
         energy = phi.column_energy if preconditioner == "jacobi" else phi.gain
-        diagonal = DiagonalPreconditioner.of(alpha, noise_var, energy)
+        diagonal = DiagonalPreconditioner(alpha, noise_var, energy)
     return PosteriorSystem(phi, alpha, noise_var, form, diagonal, at_once)
 
 

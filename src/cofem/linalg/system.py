@@ -100,6 +100,9 @@ class PosteriorSystem:
         """Return the tolerance to ask for where the error of a mean is to be `tol`."""
         return tol if self.preconditioner is None else self.preconditioner.sharpness * tol
 
+    def _prepared(self) -> PosteriorPreconditioner | None:
+        return None if self.preconditioner is None else self.preconditioner.prepared()
+
     def solve(
         self,
         v: Array | None = None,
@@ -190,7 +193,7 @@ class PosteriorSystem:
         start = x0 if x0 is None or x0.shape == residual.shape else _extended(x0, residual)
         del data, b, x0  # what is iterated on now belongs to CG alone
         stop = stop._replace(measure=measure)
-        cg = conjugate_gradients(apply, residual, stop, preconditioner=self.preconditioner, x0=start)
+        cg = conjugate_gradients(apply, residual, stop, preconditioner=self._prepared(), x0=start)
         return Solution(cg.x, None, cg)
 
     def _solve_dual(
@@ -224,7 +227,7 @@ class PosteriorSystem:
                 start = _extended(dual0, residual)
                 guessed -= product
         stop = stop._replace(measure=measure)
-        cg = conjugate_gradients(apply, residual, stop, preconditioner=self.preconditioner, x0=start)
+        cg = conjugate_gradients(apply, residual, stop, preconditioner=self._prepared(), x0=start)
         x = self.phi.adjoint(cg.x)
         x *= g
         if b is not None:

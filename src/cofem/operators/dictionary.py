@@ -9,7 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from cofem._arrays import Array, in_precision, is_complex, on_device_of, precision_of, total
+from cofem._arrays import (
+    Array,
+    in_precision,
+    is_complex,
+    namespace,
+    on_device_of,
+    precision_of,
+    total,
+)
 from cofem.operators.base import Operator
 from cofem.operators.dense import Dense
 from cofem.operators.entries import StoredMatrix
@@ -69,7 +77,8 @@ class Dictionary(Operator):
         self.operator = operator
         self.like = like
         self.counter = ProductCounter() if counter is None else counter
-        self._known_norms = norms
+        if norms is not None:
+            self.column_energy = self._energy_of(norms)  # what is known need not be computed
 
     # --- products ----------------------------------------------------------------------------------
 
@@ -158,9 +167,9 @@ class Dictionary(Operator):
 
     # --- what is computed once ----------------------------------------------------------------------
 
-    @cached_property
+    @property
     def norms(self) -> Array:
-        """Norms of the columns, shape (D,), as the operator gives them.
+        """Norms of the columns, shape (D,), in the precision and on the device of the fit.
 
         Examples
         --------
@@ -169,9 +178,9 @@ class Dictionary(Operator):
         >>> Dictionary(Dense([[3.0, 0.0], [4.0, 2.0]]), like=np.zeros(1)).norms
         array([5., 2.])
         """
-        return self.operator.column_norms() if self._known_norms is None else self._known_norms
+        return namespace(self.column_energy).sqrt(self.column_energy)  # not kept: it is a long vector
 
-    @cached_property
+    @property
     def is_zero(self) -> Array:
         """Which columns cannot be told from zero, shape (D,), on the device of the fit.
 
@@ -182,8 +191,8 @@ class Dictionary(Operator):
         >>> Dictionary(Dense([[3.0, 0.0]]), like=np.zeros(1)).is_zero
         array([False,  True])
         """
-        found = self.norms <= self.operator.norm_resolution(self.norms)
-        return on_device_of(self.like, found) if isinstance(found, np.ndarray) else found
+        norms = self.norms
+        return norms <= self.operator.norm_resolution(norms)
 
     def with_scaled_columns(self, scale: Array) -> Dictionary:
         """Return the dictionary with its columns multiplied by `scale`, shape (D,), with the same count.
@@ -197,7 +206,9 @@ class Dictionary(Operator):
         array([5., 4.])
         """
         scaled = self.operator.scale_columns(scale)
-        return Dictionary(scaled, self.like, norms=self.norms * scale, counter=self.counter)
+        norms = self.norms
+        moved = on_device_of(norms, scale) if isinstance(scale, np.ndarray) else scale
+        return Dictionary(scaled, self.like, norms=norms * moved, counter=self.counter)
 
     @cached_property
     def column_energy(self) -> Array:
@@ -210,7 +221,10 @@ class Dictionary(Operator):
         >>> Dictionary(Dense([[3.0, 0.0], [4.0, 2.0]]), like=np.zeros(1)).column_energy
         array([25.,  4.])
         """
-        norms, precision = self.norms, precision_of(self.like)
+        return self._energy_of(self.operator.column_norms())
+
+    def _energy_of(self, norms: Array) -> Array:
+        precision = precision_of(self.like)
         if isinstance(norms, np.ndarray):
             norms = on_device_of(self.like, norms.astype(precision))
         norms = in_precision(norms, precision)

@@ -20,13 +20,15 @@ from cofem._arrays import (
     Array,
     conj,
     in_precision,
+    is_complex,
     namespace,
     on_device_of,
     precision_of,
     squared_modulus,
     to_numpy,
 )
-from cofem._blocks import WRITTEN_OUT, vectors_at_once
+from cofem._blocks import WRITTEN_OUT, blocks, vectors_at_once
+from cofem.linalg.build import right_hand_sides_at_once
 from cofem.linalg.diagonals.base import PosteriorContext
 from cofem.linalg.direct import DirectSystem, is_small
 from cofem.linalg.probes import draw_signs
@@ -168,8 +170,9 @@ def _off(
     pick = Mask(found, variance.shape[0])
     scale = 1 / namespace(variance).sqrt(pick.forward(variance))
     signs = draw_signs(PROBES, found.size, rng).probes(context.like)
-    solved = pick.forward(context.solve(pick.adjoint(signs * scale)))
-    ratios = np.real(to_numpy(conj(signs) * solved * scale))
+    # One after the other: a probe is as long as all coefficients.
+    solved = [pick.forward(context.solve(pick.adjoint(signs[k : k + 1, :] * scale))) for k in range(PROBES)]
+    ratios = np.real(to_numpy(conj(signs) * namespace(signs).concat(solved) * scale))
     deviation = np.abs(ratios.mean(axis=0) - 1)
     order = np.argsort(deviation)[::-1]
     if np.mean(np.abs(ratios - 1) > FAR_OFF) > MANY:
@@ -183,14 +186,12 @@ def _solve_for(context: PosteriorContext, indices: np.ndarray) -> Array:
     if not indices.size:
         return np.zeros(0)
     assert context.solve is not None
-    solved = context.solve(_units(context, indices))
-    xp = namespace(solved)
-    return xp.stack(
-        [
-            xp.real(solved[i, j]) if xp.isdtype(solved.dtype, "complex floating") else solved[i, j]
-            for i, j in enumerate(indices.tolist())
-        ]
-    )
+    found = []
+    for some in blocks(indices.size, right_hand_sides_at_once(context.phi)):
+        solved = context.solve(_units(context, indices[some]))
+        solved = namespace(solved).real(solved) if is_complex(solved) else solved
+        found += [solved[i, j] for i, j in enumerate(indices[some].tolist())]
+    return namespace(context.like).stack(found)
 
 
 def _listed(indices: np.ndarray, most: int = 8) -> str:

@@ -15,6 +15,10 @@ class PosteriorPreconditioner(ABC):
     #: gives is sharp with this preconditioner, so that the error is as large as the bound.
     sharpness: ClassVar[float] = 1.0
 
+    def prepared(self) -> PosteriorPreconditioner:
+        """Return what a solve needs; what is made for it is dropped when it ends."""
+        return self
+
     @abstractmethod
     def apply(self, r: Array, out: Array) -> None:
         """Write ``P^-1 r`` into `out`, both of shape (B, n)."""
