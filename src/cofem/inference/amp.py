@@ -21,6 +21,8 @@ from cofem.status import StatusCode
 MAX_UNREST = 3.0
 #: Accuracy of the last mean and of the variances that are checked, and most CG steps for both.
 FINAL_TOL, PROBE_TOL, CG_STEPS = 0.02, 0.1, 400
+#: Probes of that check: messages have variances of their own, which may be wrong one by one.
+PROBES = 16
 
 
 @packable("amp")
@@ -129,7 +131,7 @@ class AMP(ExpectationMaximisation):
         if solution.cg.converged.all():
             state = replace(state, mean=solution.x[0])
         context = PosteriorContext(problem.phi, state.alpha, problem.noise_var, solve)
-        checked = check_support(context, state.mean, state.variance, rng)
+        checked = check_support(context, state.mean, state.variance, rng, PROBES)
         notes = {"support": checked.note} if checked.note else {}
         return replace(state, variance=checked.variance), Info(notes=notes)
 

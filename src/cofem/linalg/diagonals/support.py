@@ -63,7 +63,7 @@ class SupportCheck(NamedTuple):
 
 
 def check_support(
-    context: PosteriorContext, mean: Array, variance: Array, rng: np.random.Generator
+    context: PosteriorContext, mean: Array, variance: Array, rng: np.random.Generator, probes: int = PROBES
 ) -> SupportCheck:
     """Return the variances with those of suspects in the support computed exactly.
 
@@ -77,6 +77,8 @@ def check_support(
         The estimate.
     rng : numpy.random.Generator
         Source of the probes.
+    probes : int
+        How many; more where estimates may be wrong one by one.
 
     Examples
     --------
@@ -110,7 +112,7 @@ def check_support(
         elif phi.stored_entries:
             suspects = _alike(context, variance, found)
         else:
-            suspects = _off(context, variance, found, rng)
+            suspects = _off(context, variance, found, rng, probes)
         exact = _solve_for(context, suspects[:MOST_SOLVES])
     if not exact.shape[0]:
         return SupportCheck(variance)
@@ -163,22 +165,22 @@ def _alike(context: PosteriorContext, variance: Array, found: np.ndarray) -> np.
 
 
 def _off(
-    context: PosteriorContext, variance: Array, found: np.ndarray, rng: np.random.Generator
+    context: PosteriorContext, variance: Array, found: np.ndarray, rng: np.random.Generator, probes: int
 ) -> np.ndarray:
     """Return those of the support that probes on it contradict, the worst first."""
     assert context.solve is not None
     pick = Mask(found, variance.shape[0])
     scale = 1 / namespace(variance).sqrt(pick.forward(variance))
-    signs = draw_signs(PROBES, found.size, rng).probes(context.like)
+    signs = draw_signs(probes, found.size, rng).probes(context.like)
     # One after the other: a probe is as long as all coefficients.
-    solved = [pick.forward(context.solve(pick.adjoint(signs[k : k + 1, :] * scale))) for k in range(PROBES)]
+    solved = [pick.forward(context.solve(pick.adjoint(signs[k : k + 1, :] * scale))) for k in range(probes)]
     ratios = np.real(to_numpy(conj(signs) * namespace(signs).concat(solved) * scale))
     deviation = np.abs(ratios.mean(axis=0) - 1)
     order = np.argsort(deviation)[::-1]
     if np.mean(np.abs(ratios - 1) > FAR_OFF) > MANY:
         return found[order]  # no probe can be trusted to clear any of them
     spread = 1.4826 * float(np.median(np.abs(ratios - 1)))
-    return found[order[deviation[order] > max(DEVIATION, ERRORS * spread / PROBES**0.5)]]
+    return found[order[deviation[order] > max(DEVIATION, ERRORS * spread / probes**0.5)]]
 
 
 def _solve_for(context: PosteriorContext, indices: np.ndarray) -> Array:
