@@ -91,3 +91,22 @@ def test_several_tasks_and_complex_data() -> None:
     np.testing.assert_allclose(post.std[[0, 1], 0], exact, rtol=0.2)
     turned = cofem.fit(Phi * np.exp(1j * np.arange(900)), y * (1 + 0j), noise_std=0.01, method="cofem", rng=0)
     assert_right(turned, also=(0, 1))
+
+
+@pytest.mark.parametrize(
+    "make", [np.asarray, scipy.sparse.csr_array, Chunked], ids=["dense", "sparse", "chunked"]
+)
+def test_copies_are_found_up_front(make: Any) -> None:
+    Phi, y = case(60, 90, "none")
+    Phi[:, [7, 30]] = Phi[:, [3]] * [1.0, -2.5]
+    Phi[:, 50] = 0
+    post = cofem.fit(make(Phi), y, noise_std=0.01)
+    (note,) = (note for note in post.status.notes if "the same as another one" in note)
+    assert note.startswith("3 columns of Phi are the same as another one up to a factor (3, 7, 30)")
+    turned = Phi * np.exp(1j * np.arange(90))
+    assert "3 columns of Phi" in str(cofem.fit(turned, y * 1j, noise_std=0.01).status)
+    for seed in range(5):
+        plain, y = case(40, 400, "nearly", seed)
+        assert "the same as another" not in str(
+            cofem.fit(make(plain), y, noise_std=0.01, max_iter=2, tol=0).status
+        )

@@ -21,7 +21,13 @@ from cofem.inference.base import Method
 from cofem.inference.checkpoint import Keeper
 from cofem.inference.checkpoint.fingerprint import fingerprint_of
 from cofem.inference.noise.learning import Learned, Plan, choose_strategy
-from cofem.inference.notes import about_the_data, about_the_noise, about_weak_columns, fault_of
+from cofem.inference.notes import (
+    about_copies,
+    about_the_data,
+    about_the_noise,
+    about_weak_columns,
+    fault_of,
+)
 from cofem.inference.prepare import Data, PreparedProblem, check_data_shape, prepare
 from cofem.inference.problem import Problem
 from cofem.inference.record import Callback, FitInterrupted, Outcome
@@ -184,7 +190,7 @@ def fit_task(data: Data, settings: Settings, runner: Runner, task: int = 0) -> P
     runner.keeper.check_fingerprint(
         task, problem.y, lambda: fingerprint_of(problem, prepared.noise, settings.fingerprint())
     )
-    notes = [why, *about_the_data(data, prepared)]
+    notes = [why, *about_the_data(data, prepared), *about_copies(problem)]
     learned = None if prepared.noise.std is None else Learned(problem.noise_var, "")
     try:
         if learned is None:

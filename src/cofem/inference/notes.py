@@ -36,6 +36,34 @@ def about_the_data(data: Data, prepared: PreparedProblem) -> list[str]:
     return notes
 
 
+def about_copies(problem: Problem) -> list[str]:
+    """Say so where columns that are stored are the same up to a factor: no data can tell them apart.
+
+    Equal columns have equal products with any vector; two random ones are enough to tell others.
+    """
+    phi = problem.phi.operator
+    if not phi.stored_entries or not isinstance(problem.y, np.ndarray) or phi.shape[1] < 2:
+        return []
+    kept = np.flatnonzero(~problem.phi.is_zero)
+    norms = problem.phi.norms[kept].astype(np.float64)
+    probes = np.random.default_rng(0).standard_normal((2, phi.shape[0])).astype(phi.dtype)
+    first, second = phi.adjoint(probes)[:, kept] / norms
+    # The factor between copies may have any sign or phase.
+    turn = np.conj(first) / np.maximum(np.abs(first), np.finfo(np.float64).tiny)
+    key, other = np.abs(first), second * turn
+    order = np.argsort(key)
+    near = 1e4 * float(np.finfo(phi.dtype).eps) * phi.shape[0] ** 0.5
+    same = (np.diff(key[order]) <= near) & (np.abs(np.diff(other[order])) <= near)
+    copies = np.union1d(order[1:][same], order[:-1][same])
+    if not copies.size:
+        return []
+    words = ", ".join(map(str, np.sort(kept[copies])[:8].tolist())) + (", ..." if copies.size > 8 else "")
+    return [
+        f"{copies.size} columns of Phi are the same as another one up to a factor ({words}), so that no data "
+        "can tell their coefficients apart, only their sum"
+    ]
+
+
 def about_the_noise(outcome: Outcome) -> list[str]:
     """Say so where the noise that was given cannot be that of the data."""
     problem, state = outcome.problem, outcome.state
