@@ -3,11 +3,13 @@
 A fast estimate is right on average, which two columns that are the same among a thousand do not change. Their
 own variances are then far too small. So those that were found are looked at once more:
 
-1. Where the smaller side of Phi is at most `FACTOR_SIDE`, all their variances are computed by a factor.
-2. Where Phi stores its columns, those that look alike among the live ones are suspected.
-3. Otherwise those for which a few probes on the support disagree with the estimate are.
+1. Where Phi stores its columns, those that share more with live ones than the estimate says are suspected.
+2. Otherwise those for which a few probes on the support disagree with the estimate are; all of them where
+   the smaller side of Phi is at most `FACTOR_SIDE`.
 
-The variances of suspects are computed exactly, one linear system each, `MOST_SOLVES` of them at most.
+If there are any, all variances of the support are computed by a factor where that side is small.
+
+Elsewhere those of suspects are, one linear system each, `MOST_SOLVES` of them at most.
 """
 
 from __future__ import annotations
@@ -38,8 +40,9 @@ from cofem.operators import Mask
 FOUND = 3.0
 #: Smaller side of Phi up to which all variances of the support come from a factor.
 FACTOR_SIDE = 512
-#: Cosine of the angle between two columns from which on they look alike.
-ALIKE = 0.5
+#: How much more, or less, of a column may lie along live ones (a sum of squared cosines) than its estimate
+#: takes into account: the precision from the data is about (1 - sum) times that of the column alone.
+SHARED = 0.15
 #: Share that the data have in a coefficient from which on it is live.
 LIVE = 0.1
 #: Most columns that are compared with each other.
@@ -103,16 +106,16 @@ def check_support(
         return SupportCheck(variance)
     phi = context.phi
     small = min(phi.shape) <= FACTOR_SIDE
-    if small and is_small(phi) and isinstance(variance, np.ndarray):
+    if phi.stored_entries:
+        suspects = _alike(context, variance, found)
+    elif small:
+        suspects = found
+    else:
+        suspects = _off(context, variance, found, rng, probes)
+    if suspects.size and small and is_small(phi) and isinstance(variance, np.ndarray):
         system = DirectSystem(phi, context.alpha.astype(np.float64), context.noise_var)
         suspects, exact = found, system.variance(_units(context, found))
     else:
-        if small:
-            suspects = found
-        elif phi.stored_entries:
-            suspects = _alike(context, variance, found)
-        else:
-            suspects = _off(context, variance, found, rng, probes)
         exact = _solve_for(context, suspects[:MOST_SOLVES])
     if not exact.shape[0]:
         return SupportCheck(variance)
@@ -148,20 +151,26 @@ def _units(context: PosteriorContext, indices: np.ndarray) -> Array:
 
 
 def _alike(context: PosteriorContext, variance: Array, found: np.ndarray) -> np.ndarray:
-    """Return those of the support whose columns are like another live one's, the most alike first."""
+    """Return those of the support that share more, or less, with live columns than the estimate says, the worst first."""
     xp = namespace(variance)
-    live = to_numpy(xp.nonzero(context.alpha * variance < 1 - LIVE)[0])
+    known = to_numpy(1 - context.alpha * variance)
+    # What the estimate leaves of the precision that the data would give to a column alone.
+    left = known / to_numpy(variance * context.phi.column_energy / context.noise_var)
+    live = np.flatnonzero(known > LIVE)
     most = min(COMPARED_COLUMNS, vectors_at_once(context.phi.shape[0], WRITTEN_OUT))
     chosen = np.concatenate([found, np.setdiff1d(live, found)])[:most]
     columns = context.phi.columns(chosen)
     norms = xp.linalg.vector_norm(columns, axis=1, keepdims=True)
     columns = columns / xp.where(norms > 0, norms, xp.ones_like(norms))
     count = min(found.size, chosen.size)
-    cosines = xp.abs(conj(columns[:count, :]) @ columns.T)
-    cosines = cosines - on_device_of(cosines, np.eye(count, chosen.size, dtype=precision_of(cosines)))
-    closest = to_numpy(xp.max(cosines, axis=1))
-    order = np.argsort(closest)[::-1]
-    return found[order[closest[order] > ALIKE]]
+    cosines = to_numpy(squared_modulus(conj(columns[:count, :]) @ columns.T))
+    cosines[np.arange(count), np.arange(count)] = 0
+    shared = cosines @ np.clip(known[chosen], 0, 1)
+    # Of the many that are hardly live, a share of 1 / N each.
+    rest = (np.sum(known) - np.sum(known[chosen])) / context.phi.shape[0]
+    excess = np.abs(shared + rest - (1 - left[chosen[:count]]))
+    order = np.argsort(excess)[::-1]
+    return found[order[excess[order] > SHARED]]
 
 
 def _off(
