@@ -442,3 +442,22 @@ def test_an_archive_of_a_kind_that_is_not_known_is_refused_by_name(place: int, t
     path.write_bytes(raw)
     with pytest.raises(ValueError, match=r"fit\.npz"):
         cofem.load(path)
+
+
+def test_ctrl_c_writes_what_was_found_so_far(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fit = cofem.fit
+
+    def interrupted(*arguments, **settings):
+        def press_ctrl_c(state):
+            if state.iteration == 3:
+                raise KeyboardInterrupt
+
+        return fit(*arguments, callback=press_ctrl_c, **settings)
+
+    monkeypatch.setattr(cofem, "fit", interrupted)
+    done = run(out="post.npz")
+    assert done.exit_code == 130
+    assert "What was found so far written to post.npz" in done.output
+    post = cofem.load("post.npz")
+    assert post.n_iter == 2
+    assert post.status.code is cofem.StatusCode.STOPPED

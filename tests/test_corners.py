@@ -110,8 +110,14 @@ def test_posterior_solves_that_run_out_of_steps_are_told(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(PosteriorSystem, "solve", impatient)
     monkeypatch.setattr("cofem.posterior.solver.is_cheaper", lambda operator, count: False)
+    factored = post.sample(1, rng=0)  # by a factor, without a word
+    monkeypatch.setattr("cofem.posterior.solver.is_small", lambda operator: False)
     with pytest.warns(cofem.ConvergenceWarning, match="posterior solves are inexact"):
-        post.sample(1, rng=0)
+        inexact = post.sample(1, rng=0)
+    monkeypatch.undo()
+    exact = post.sample(1, rng=0)
+    assert np.linalg.norm(factored - exact) < 1e-4 * np.linalg.norm(exact - post.mean)
+    assert np.linalg.norm(inexact - exact) > 1e-4 * np.linalg.norm(exact - post.mean)
 
 
 # --- methods ------------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ def recover_file(data: str, operator: str, targets: Targets, **settings: Any) ->
     """Fit the data in a file, write the posterior and, if wanted, a figure, and print what was found.
 
     Whatever can be wrong with the files is found before the fit. If a result cannot be written when it is
-    there, it is written beside its place or to the temporary folder.
+    there, it is written beside its place or to the temporary folder. On Ctrl-C the result so far is written.
 
     Parameters
     ----------
@@ -121,7 +121,13 @@ def recover_file(data: str, operator: str, targets: Targets, **settings: Any) ->
         except ExpressionError as error:
             raise ValueError(f"operator: {error}") from error
         y = read_array(data)
-        post = cofem.fit(Phi, y, progress=True, **settings)
+        try:
+            post = cofem.fit(Phi, y, progress=True, **settings)
+        except cofem.FitInterrupted as interrupt:
+            so_far = interrupt.posterior
+            if so_far is not None:
+                _say(console, "What was found so far", targets.out, targets.save(so_far.save, targets.out))
+            raise
     try:
         written = targets.save(post.save, targets.out)
     except OSError as error:

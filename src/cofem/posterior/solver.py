@@ -80,7 +80,7 @@ class PosteriorSolver:
         """Return a function from v or b to ``Sigma (beta Phi^H v + b)``, the cheaper one for `count` rows."""
         if isinstance(self.alpha, np.ndarray) and is_cheaper(self.phi, count):
             return self._factored().solve
-        return partial(_solve, build_system(self.phi, self.alpha, self.noise_var))
+        return partial(self._solve, build_system(self.phi, self.alpha, self.noise_var))
 
     def mean_for_evidence(self, y: Array) -> Array:
         """Return the means of data y, shape (L, N), so accurate that ``y^H C^-1 y`` follows from them.
@@ -95,24 +95,26 @@ class PosteriorSolver:
         if not excess > QUADRATIC_TOL:
             return mean
         primal = build_system(self.phi, self.alpha, self.noise_var, form="primal")
-        return mean + _solve(primal, b=left)
+        return mean + self._solve(primal, b=left)
 
     def exact_variances(self, blocks: Iterable[np.ndarray]) -> np.ndarray:
         """Return the variances of ``x z`` for rows x, given in blocks of shape (B, D)."""
         system = self._factored()
         return np.concatenate([system.variance(rows) for rows in blocks])
 
+    def _solve(self, system: PosteriorSystem, v: Array | None = None, b: Array | None = None) -> Array:
+        """Solve by conjugate gradients, or by a factor where they run out of steps and one is to be had."""
+        max_iter = max(1000, 4 * min(system.phi.shape))
+        spare = None if b is None else namespace(b).asarray(b, copy=True)  # the solver would overwrite it
+        solution = system.solve(v, spare, tol=SOLVE_TOL, max_iter=max_iter)
+        if not solution.cg.converged.all():
+            if self.can_factor:
+                return self._factored().solve(v, b)
+            warn(f"posterior solves are inexact: {solution.cg.report()}", ConvergenceWarning)
+        return solution.x
+
     def _factored(self) -> DirectSystem:
         return DirectSystem(self.phi, self.alpha, self.noise_var)
-
-
-def _solve(system: PosteriorSystem, v: Array | None = None, b: Array | None = None) -> Array:
-    max_iter = max(1000, 4 * min(system.phi.shape))
-    b = None if b is None else namespace(b).asarray(b, copy=True)  # the solver would overwrite it
-    solution = system.solve(v, b, tol=SOLVE_TOL, max_iter=max_iter)
-    if not solution.cg.converged.all():
-        warn(f"posterior solves are inexact: {solution.cg.report()}", ConvergenceWarning)
-    return solution.x
 
 
 def rows_of(operator: Operator, like: Array) -> Iterator[Array]:

@@ -151,7 +151,7 @@ def _units(context: PosteriorContext, indices: np.ndarray) -> Array:
 
 
 def _alike(context: PosteriorContext, variance: Array, found: np.ndarray) -> np.ndarray:
-    """Return those of the support that share more, or less, with live columns than the estimate says, the worst first."""
+    """Return those of the support that share more, or less, with live columns than their estimates say."""
     xp = namespace(variance)
     known = to_numpy(1 - context.alpha * variance)
     # What the estimate leaves of the precision that the data would give to a column alone.
