@@ -11,7 +11,12 @@ from typing import Literal
 import numpy as np
 
 from cofem._arrays import Array, average, namespace, precision_of, reciprocal, total
-from cofem.linalg.preconditioners import DiagonalPreconditioner, PosteriorPreconditioner, large_columns
+from cofem.linalg.preconditioners import (
+    DiagonalPreconditioner,
+    FourierPreconditioner,
+    PosteriorPreconditioner,
+    large_columns,
+)
 from cofem.linalg.system import Form, PosteriorSystem
 from cofem.operators import Operator
 from cofem.operators.dictionary import Dictionary
@@ -83,6 +88,9 @@ def build_system(
         if with_large:
             large = large_columns(phi, reciprocal(alpha), noise_var)
         return PosteriorSystem(phi, alpha, noise_var, form, large, at_once)
+    if preconditioner == "auto" and (circulant := phi.circulant_gram()) is not None:
+        fourier = FourierPreconditioner(alpha, noise_var, phi.column_energy, circulant)
+        return PosteriorSystem(phi, alpha, noise_var, form, fourier, at_once)
     if preconditioner == "auto":
         preconditioner = "jacobi" if phi.facts.row_gram is None else "spectral"
     diagonal = None

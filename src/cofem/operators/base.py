@@ -16,6 +16,7 @@ import numpy as np
 from cofem._arrays import Array, DeviceCache, as_array, as_floating, as_indices, namespace, to_numpy
 from cofem.operators import entries
 from cofem.operators.entries import StoredMatrix
+from cofem.operators.circulant import CirculantGram
 from cofem.operators.facts import Facts
 
 #: Weights of shape (D,) by precision, "float32" or "float64".
@@ -473,6 +474,25 @@ class Operator(ABC):
 
     def _local_gram(self, indices: np.ndarray) -> Array:
         return entries.local_gram(self, indices)
+
+    def circulant_gram(self) -> CirculantGram | None:
+        """Return a circular convolution that is like ``Phi^H Phi``, or None if none is known.
+
+        Exact for circular convolutions; close for linear ones, for samples of either and for stacks of them.
+
+        Examples
+        --------
+        >>> from cofem.operators import Convolution, Dense, Mask
+        >>> blur = Convolution([1.0, 1.0], 4)
+        >>> (Mask([0, 2], 4) @ blur).circulant_gram().eigenvalues.tolist()
+        [2.0, 1.0, 0.0]
+        >>> Dense([[1.0, 2.0]]).circulant_gram() is None
+        True
+        """
+        return self._circulant_gram()
+
+    def _circulant_gram(self) -> CirculantGram | None:
+        return None
 
     def stored_matrix(self) -> StoredMatrix | None:
         """Return the NumPy matrix that is all of the operator up to a factor, or None if there is none.

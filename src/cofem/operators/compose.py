@@ -16,6 +16,7 @@ import numpy as np
 
 from cofem._arrays import Array, conj, namespace, on_device_of, take
 from cofem.operators.base import FusedGram, Operator, Weights
+from cofem.operators.circulant import CirculantGram
 from cofem.operators.entries import StoredMatrix, diagonal_moduli, like_entries_of, to_device_of
 from cofem.operators.facts import Facts
 
@@ -207,6 +208,10 @@ class Scaled(_SameAxes):
         # Complex for a complex scalar, as in `_gram`.
         return (self.scalar.conjugate() * self.scalar) * self.operator._local_gram(indices)
 
+    def _circulant_gram(self) -> CirculantGram | None:
+        known = self.operator.circulant_gram()
+        return None if known is None else known.times(abs(self.scalar) ** 2)
+
     def _stored_matrix(self) -> StoredMatrix | None:
         stored = self.operator.stored_matrix()
         return None if stored is None else StoredMatrix(stored.array, self.scalar * stored.factor)
@@ -357,6 +362,17 @@ class Product(Operator):
             return conj(scale)[:, :, None] * gram * scale[:, None, :]
         return super()._local_gram(indices)
 
+    def _circulant_gram(self) -> CirculantGram | None:
+        first, *rest = self.factors
+        # Samples of a signal, or weights of it, keep a share of each column's energy.
+        if first.facts.one_per_row:
+            known = compose(*rest).circulant_gram()
+            return None if known is None else known.times(_mean_square(first))
+        if first.facts.column_gram is not None:
+            known = compose(*rest).circulant_gram()
+            return None if known is None else known.times(first.facts.column_gram)
+        return None
+
     def _stored_entries(self) -> int:
         *left, last = self.factors
         if last.facts.diagonal:
@@ -405,6 +421,12 @@ class Sum(Operator):
 
     def _expression(self) -> str:
         return " + ".join(op._expression() for op in self.terms).replace("+ -", "- ")
+
+
+def _mean_square(operator: Operator) -> float:
+    """Return the mean of the squared norms of the columns of an operator with one entry in each."""
+    norms = to_numpy(operator.column_norms())
+    return float(np.mean(norms.astype(np.float64) ** 2))
 
 
 def compose(*operators: Operator) -> Operator:

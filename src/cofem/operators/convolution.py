@@ -23,6 +23,7 @@ from cofem._arrays import (
 )
 from cofem._warn import warn
 from cofem.operators.base import Operator
+from cofem.operators.circulant import CirculantGram
 from cofem.operators.entries import lookup
 from cofem.operators.transforms import dispatch
 
@@ -230,6 +231,14 @@ class Convolution(Operator):
         power = squared_modulus(self._spectrum).astype(self._spectrum.dtype)
         correlation = dispatch.from_spectrum(power, self._padded_shape, real=not self.is_complex)
         return lookup(correlation, self.signal_shape, indices)
+
+    def _circulant_gram(self) -> CirculantGram | None:
+        if any(k > n for n, k in zip(self.signal_shape, self.kernel.shape, strict=True)):
+            return None
+        is_real = not self.is_complex
+        # The origin makes no difference to the Gram operator, and a linear one differs at the borders only.
+        spectrum = dispatch.padded_spectrum(self.kernel, self.signal_shape, real=is_real)
+        return CirculantGram(self.signal_shape, squared_modulus(spectrum), is_real)
 
     def _spectral_norm(self) -> float:
         if self.mode == "circular":

@@ -19,6 +19,7 @@ from cofem._arrays import (
     total,
 )
 from cofem.operators.base import Operator
+from cofem.operators.circulant import CirculantGram
 from cofem.operators.dense import Dense
 from cofem.operators.entries import StoredMatrix
 
@@ -322,6 +323,9 @@ class Dictionary(Operator):
 
     def _local_gram(self, indices: np.ndarray) -> Array:
         return self.operator._local_gram(indices)
+
+    def _circulant_gram(self) -> CirculantGram | None:
+        return self.operator.circulant_gram()
 
     def _stored_matrix(self) -> StoredMatrix | None:
         return self.operator.stored_matrix()

@@ -10,6 +10,7 @@ import numpy as np
 
 from cofem._arrays import Array, namespace, take
 from cofem.operators.base import Operator
+from cofem.operators.circulant import CirculantGram
 from cofem.operators.compose import agreed_groups, common_device_array, common_precision
 from cofem.operators.entries import like_entries_of
 from cofem.operators.facts import Facts
@@ -47,6 +48,12 @@ class Stack(Operator):
 
     def _local_gram(self, indices: np.ndarray) -> Array:
         return reduce(plus, (like_entries_of(self, op._local_gram(indices)) for op in self.parts))
+
+    def _circulant_gram(self) -> CirculantGram | None:
+        first, *others = (op.circulant_gram() for op in self.parts)
+        for other in others:
+            first = None if first is None or other is None else first.plus(other)
+        return first
 
     def _columns(self, indices: np.ndarray) -> Array:
         pieces = [like_entries_of(self, op._columns(indices)) for op in self.parts]

@@ -2,6 +2,13 @@
 
 from cofem.linalg.preconditioners.base import PosteriorPreconditioner
 from cofem.linalg.preconditioners.diagonal import DiagonalPreconditioner
+from cofem.linalg.preconditioners.fourier import FourierPreconditioner
 from cofem.linalg.preconditioners.large_columns import LargeColumns, large_columns
 
-__all__ = ["DiagonalPreconditioner", "LargeColumns", "PosteriorPreconditioner", "large_columns"]
+__all__ = [
+    "DiagonalPreconditioner",
+    "FourierPreconditioner",
+    "LargeColumns",
+    "PosteriorPreconditioner",
+    "large_columns",
+]

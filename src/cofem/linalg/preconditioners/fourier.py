@@ -1,0 +1,95 @@
+r"""A preconditioner of the primal system for dictionaries that are like a convolution.
+
+With :math:`\Phi^H\Phi \approx F^H \Lambda F` and all alpha equal, the system
+:math:`\Lambda + \sigma^2\alpha` is diagonal for the Fourier transform F. Where alpha is not the same
+everywhere, both sides are scaled so that the diagonal is right:
+
+.. math:: P = S^{1/2} F^H (\Lambda + \sigma^2\bar\alpha) F S^{1/2}, \qquad
+          S_j = \frac{\|\varphi_j\|^2 + \sigma^2\alpha_j}{\|\varphi_j\|^2 + \sigma^2\bar\alpha}.
+
+Steps of conjugate gradients along the path of exact EM (updates 1 / 6 / 25 / 60, D = 1024, noise 1 %), with
+the diagonal alone and with P: blur of width 2.5, 756 / 576 / 140 / 49 and 5 / 10 / 35 / 32; two dimensions,
+width 1.4, 646 / 345 / 168 / 69 and 5 / 6 / 26 / 33; a decay of 0.98, 121 / 111 / 96 / 82 and 5 / 11 / 26 / 35.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cofem._arrays import Array, by_parts, namespace, on_device_of, precision_of, reciprocal
+from cofem.linalg.preconditioners.base import PosteriorPreconditioner
+from cofem.operators.circulant import CirculantGram
+from cofem.operators.transforms import dispatch
+
+
+@dataclass(frozen=True)
+class FourierPreconditioner(PosteriorPreconditioner):
+    """Divide by ``eigenvalues + noise_var alpha`` in the frequency domain, between two scalings.
+
+    Attributes
+    ----------
+    alpha : array of shape (D,)
+        Prior precisions.
+    noise_var : float
+        Noise variance.
+    energy : array of shape (D,)
+        ``||phi_j||^2``.
+    circulant : CirculantGram
+        What stands for ``Phi^H Phi``.
+    scale : array of shape (D,), optional
+        The scaling, if it is known.
+    response : array, optional
+        What spectra are multiplied by, if it is known.
+
+    Examples
+    --------
+    With equal precisions it is the inverse:
+
+    >>> import numpy as np
+    >>> from cofem.operators import Convolution
+    >>> blur = Convolution([1.0, 2.0, 1.0], 4)
+    >>> P = FourierPreconditioner(np.ones(4), 0.5, np.full(4, 6.0), blur.circulant_gram()).prepared()
+    >>> r = np.array([[1.0, 0.0, 2.0, 0.0]])
+    >>> x = np.empty_like(r)
+    >>> P.apply(r, x)
+    >>> np.allclose(blur.gram(x) + 0.5 * x, r)
+    True
+    """
+
+    alpha: Array
+    noise_var: float
+    energy: Array
+    circulant: CirculantGram
+    scale: Array | None = None
+    response: Array | None = None
+
+    def prepared(self) -> FourierPreconditioner:
+        """Return the preconditioner with its numbers."""
+        xp = namespace(self.alpha)
+        # The geometric mean: neither the few that were found nor those that are gone rule it.
+        typical = self.noise_var * float(np.exp(float(xp.mean(xp.log(self.alpha)))))
+        scale = self.noise_var * self.alpha
+        scale += self.energy
+        scale = xp.sqrt((self.energy + typical) * reciprocal(scale))
+        spectrum = 1 / (self.circulant.eigenvalues.astype(np.float64) + typical)
+        response = on_device_of(self.alpha, spectrum.astype(precision_of(self.alpha)))
+        return replace(self, scale=scale, response=response)
+
+    def apply(self, r: Array, out: Array) -> None:
+        """Write ``P^-1 r`` into `out`, both of shape (B, D)."""
+        circulant, scale, response = self.circulant, self.scale, self.response
+        assert scale is not None
+        assert response is not None
+
+        def filtered(r: Array) -> Array:
+            xp = namespace(r)
+            arrays = xp.reshape(r * scale, (*r.shape[:-1], *circulant.shape))
+            spectra = dispatch.padded_spectrum(arrays, circulant.shape, real=circulant.is_real)
+            spectra *= response
+            found = dispatch.from_spectrum(spectra, circulant.shape, real=circulant.is_real)
+            return xp.reshape(found, r.shape) * scale
+
+        out[...] = by_parts(filtered, r) if circulant.is_real else filtered(r)
+
