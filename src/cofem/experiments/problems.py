@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -234,6 +236,85 @@ KINDS: dict[str, tuple[int, Callable[[int, int], Case]]] = {
     "square": (2048, lambda D, seed: gaussian(D, seed, f=1)),
     "sparse matrix": (4096, sparse_matrix),
     "autoregressive": (2048, autoregressive),
+}
+
+
+#: Share of the coefficients that are not zero, and noise relative to the data, in coherent problems.
+SHARE, RELATIVE_NOISE = 0.03, 0.01
+
+
+def _gaussian_kernel(width: float, n_axes: int = 1) -> np.ndarray:
+    """Return a Gaussian of norm one, cut off at four widths."""
+    reach = math.ceil(4 * width)
+    line = np.exp(-0.5 * (np.arange(-reach, reach + 1) / width) ** 2)
+    kernel = functools.reduce(np.multiply.outer, [line] * n_axes)
+    return kernel / np.linalg.norm(kernel)
+
+
+def _coherent(Phi: Any, rng: np.random.Generator) -> Case:
+    """Draw spikes, and data whose noise is one percent of them."""
+    operator = as_operator(Phi)
+    z = _spikes(operator.shape[1], round(SHARE * operator.shape[1]), rng)
+    if operator.is_complex:
+        z = z * np.exp(2j * np.pi * rng.random(z.size))
+    clean = operator @ z
+    return _observe(Phi, z, rng, RELATIVE_NOISE * float(np.sqrt(np.mean(np.abs(clean) ** 2))))
+
+
+def convolved(kernel: np.ndarray, D: int, seed: int, causal: bool = False) -> Case:
+    """Spikes that a kernel has smeared over a grid of about D places."""
+    side = round(D ** (1 / kernel.ndim))
+    Phi = Convolution(kernel, (side,) * kernel.ndim, causal=causal)
+    return _coherent(Phi, np.random.default_rng(seed))
+
+
+def random_kernel(D: int, seed: int) -> Case:
+    """Spikes that 64 random numbers have smeared, as a Toeplitz matrix does."""
+    kernel = np.random.default_rng([seed, 1]).standard_normal(64)
+    return convolved(kernel / np.linalg.norm(kernel), D, seed, causal=True)
+
+
+def in_blocks(D: int, seed: int, rho: float = 0.95, size: int = 16) -> Case:
+    """Gaussian columns in blocks of `size`, correlated by `rho` within each; ``N = D / 4``."""
+    rng = np.random.default_rng(seed)
+    N = D // 4
+    common = np.repeat(rng.standard_normal((N, D // size)), size, axis=1)
+    columns = rho**0.5 * common + (1 - rho) ** 0.5 * rng.standard_normal(common.shape)
+    return _coherent(columns / N**0.5, rng)
+
+
+def nearly_duplicated(D: int, seed: int, apart: float = 0.03) -> Case:
+    """Gaussian columns, every one twice up to a difference of 3 %; ``N = D / 4``."""
+    rng = np.random.default_rng(seed)
+    N = D // 4
+    columns = np.repeat(rng.standard_normal((N, D // 2)), 2, axis=1)
+    columns[:, 1::2] += apart * rng.standard_normal((N, D // 2))
+    return _coherent(columns / N**0.5, rng)
+
+
+def variable_density(D: int, seed: int) -> Case:
+    """Wavelets seen through a third of the Fourier coefficients, most of them low ones."""
+    rng = np.random.default_rng(seed)
+    side = 2 ** round(math.log2(D) / 2)
+    frequency = np.hypot.outer(*[np.fft.fftfreq(side)] * 2).ravel()
+    chance = 1 / (1 + (frequency / 0.06) ** 2)
+    for _ in range(8):  # to a mean of a third, none above one
+        chance = np.minimum(1, chance * (chance.size / 3 / chance.sum()))
+    rows = np.flatnonzero(rng.random(chance.size) < chance)
+    shape = (side, side)
+    return _coherent(Mask(rows, shape) @ FFT(shape) @ Wavelet(shape, "db4").T, rng)
+
+
+#: One maker for each kind of coherent dictionary, of D (about) and a seed.
+COHERENT: dict[str, Callable[[int, int], Case]] = {
+    "blur, width 2.5": lambda D, seed: convolved(_gaussian_kernel(2.5), D, seed),
+    "blur, width 1": lambda D, seed: convolved(_gaussian_kernel(1.0), D, seed),
+    "2-D blur, width 1.4": lambda D, seed: convolved(_gaussian_kernel(1.4, 2), D, seed),
+    "decay 0.98": lambda D, seed: convolved(0.98 ** np.arange(min(400, D // 2)) / 5, D, seed, causal=True),
+    "blocks, 0.95": in_blocks,
+    "near duplicates": nearly_duplicated,
+    "Fourier of wavelets": variable_density,
+    "random kernel": random_kernel,
 }
 
 

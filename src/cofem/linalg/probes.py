@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from cofem._arrays import Array, namespace, on_device_of
+from cofem._packing import packable
 
 ProbeDistribution = Literal["rademacher", "gaussian"]
 
@@ -24,6 +25,7 @@ def draw_probes(
     return namespace(like).astype(on_device_of(like, rng.standard_normal((n_probes, size))), like.dtype)
 
 
+@packable("signs")
 class Signs(NamedTuple):
     """Rademacher probes in a bit for each entry, as they are best kept.
 

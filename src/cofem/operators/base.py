@@ -15,8 +15,8 @@ import numpy as np
 
 from cofem._arrays import Array, DeviceCache, as_array, as_floating, as_indices, namespace, to_numpy
 from cofem.operators import entries
-from cofem.operators.entries import StoredMatrix
 from cofem.operators.circulant import CirculantGram
+from cofem.operators.entries import StoredMatrix
 from cofem.operators.facts import Facts
 
 #: Weights of shape (D,) by precision, "float32" or "float64".

@@ -14,7 +14,7 @@ from operator import add as plus
 
 import numpy as np
 
-from cofem._arrays import Array, conj, namespace, on_device_of, take
+from cofem._arrays import Array, conj, namespace, on_device_of, take, to_numpy
 from cofem.operators.base import FusedGram, Operator, Weights
 from cofem.operators.circulant import CirculantGram
 from cofem.operators.entries import StoredMatrix, diagonal_moduli, like_entries_of, to_device_of

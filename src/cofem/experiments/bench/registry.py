@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cofem.experiments.bench.coherent import Coherent
 from cofem.experiments.bench.coverage import Coverage
 from cofem.experiments.bench.dct_time import DCTTime
 from cofem.experiments.bench.dense_time import DenseTime
@@ -33,6 +34,7 @@ BENCHMARKS: dict[str, Study] = {
         SPGL1(),
         Success(),
         Kinds(),
+        Coherent(),
         Regression(),
         LearnedNoise(),
         Coverage(),

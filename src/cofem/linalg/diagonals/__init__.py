@@ -7,6 +7,7 @@ from cofem.linalg.diagonals.base import (
     PosteriorContext,
     RightHandSides,
 )
+from cofem.linalg.diagonals.clusters import Clusters
 from cofem.linalg.diagonals.corrected import Corrected
 from cofem.linalg.diagonals.exact import Exact
 from cofem.linalg.diagonals.gate import Gate
@@ -17,11 +18,12 @@ from cofem.linalg.diagonals.self_consistent import SelfConsistent
 
 DIAGONALS: dict[str, type[DiagonalEstimator]] = {
     estimator.name: estimator
-    for estimator in (Gate, Rademacher, Paired, Pooled, SelfConsistent, Corrected, Exact)
+    for estimator in (Gate, Rademacher, Paired, Pooled, Clusters, SelfConsistent, Corrected, Exact)
 }
 
 __all__ = [
     "DIAGONALS",
+    "Clusters",
     "ContinuedContext",
     "Corrected",
     "DiagonalEstimate",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from cofem.linalg.probes import draw_probes
 from cofem.linalg.roots import newton_root
 
 #: Groups with fewer coefficients than this share one number: their own trace would be too noisy.
-SMALLEST_GROUP = 256
+SMALLEST_GROUP = 16
 
 
 @dataclass(frozen=True)
@@ -70,76 +70,130 @@ class Pooled(DiagonalEstimator):
     def right_hand_sides(
         self, context: PosteriorContext, carry: Any, rng: np.random.Generator
     ) -> RightHandSides:
-        """Draw probes, whitened by the prior."""
+        """Draw probes, whitened by what is known of the posterior."""
         probes = draw_probes(
             self.probes, context.alpha.shape[0], like=context.like, rng=rng, distribution="rademacher"
         )
-        return RightHandSides(b=probes * namespace(context.alpha).sqrt(context.alpha), extra=probes)
+        return RightHandSides(b=probes * context.probe_scale(), extra=probes)
 
     def estimate(
         self, context: PosteriorContext, carry: Any, rhs: RightHandSides, x: Array
     ) -> DiagonalEstimate:
         """Turn the probes' traces into one c for each group."""
-        probes = rhs.extra
-        xp = namespace(x)
+        traces = Traces.of(context, rhs.extra, x, self.groups)
         g = context.g
-        left = xp.real(conj(probes) * x) * xp.sqrt(context.alpha)  # estimates 1 - gamma_j, one row a probe
-        labels = context.phi.groups if self.groups is None else self.groups
-        members = _members(labels)
-        number = np.zeros(g.shape[0], dtype=np.intp)  # of the group, for each coefficient
-        scales, spreads = np.zeros(len(members)), np.zeros(len(members))
-        strengths = g * context.phi.column_energy
-        for i, group in enumerate(members):
-            part, strength = left, strengths
-            if group is not None:
-                number[group] = i
-                part, strength = take(left, group, axis=1), take(strengths, group, axis=0)
-            traces = to_numpy(xp.sum(part, axis=-1, dtype=xp.float64))
-            gamma = float(np.mean(strength.shape[0] - traces))
-            scales[i] = solve_trace(strength, gamma, 1 / context.noise_var)
-            spreads[i] = _relative_error(part, gamma)
-        scale, spread = _by_group(scales, number, g), _by_group(spreads, number, g)
+        scales = traces.scales(g * context.phi.column_energy, 1 / context.noise_var)
+        scale, spread = traces.for_each(scales, g), traces.for_each(traces.errors, g)
         value = context.clip(g / (1 + g * (scale * context.phi.column_energy)))
         gamma = 1 - value / g
         # d log s / d log c = -gamma
         return DiagonalEstimate(value, value * gamma * spread, used=self.name)
 
 
-def solve_trace(strength: Array, gamma: float, largest: float) -> float:
-    """Find the c with ``sum_j c t_j / (1 + c t_j) = gamma`` for strengths ``t_j = ||phi_j||^2 / alpha_j``.
+class Traces(NamedTuple):
+    r"""Sums over each group of coefficients of ``w_j gamma_j``, as probes say.
 
-    The left side grows from 0 to the number of positive strengths; c is at most `largest` (= beta,
-    reached by a coefficient whose column is orthogonal to all others).
+    Probes are whitened by the standard deviations of the step before, and :math:`w_j = g_j / s_j` of that
+    step. A sum of :math:`\gamma_j` alone would say next to nothing about groups that the data rule: there all
+    is in :math:`1 - \gamma_j`, which drowns in what probes say about the others.
+
+    Attributes
+    ----------
+    members : list
+        Indices of the coefficients in each group; None is all of them.
+    weight : array of shape (D,)
+        The w.
+    gammas : ndarray of shape (number of groups,)
+        The sums.
+    errors : ndarray of shape (number of groups,)
+        Their relative standard errors.
+    number : ndarray of int, shape (D,)
+        The group of each coefficient.
+    """
+
+    members: list[Any]
+    weight: Array
+    gammas: np.ndarray
+    errors: np.ndarray
+    number: np.ndarray
+
+    @classmethod
+    def of(cls, context: PosteriorContext, probes: Array, x: Array, labels: Any = None) -> Traces:
+        """Take them from solutions for probes.
+
+        Parameters
+        ----------
+        context : PosteriorContext
+            The posterior.
+        probes, x : array of shape (K, D)
+            The probes, and the solutions for them times `context.probe_scale`.
+        labels : array of int, shape (D,), optional
+            Group of each coefficient; by default what the operator says.
+        """
+        xp = namespace(x)
+        scale = context.probe_scale()
+        left = xp.real(conj(probes) * x) * scale  # estimates w_j (1 - gamma_j), one row a probe
+        weight = scale * scale
+        weight *= context.g
+        members = _members(context.phi.groups if labels is None else labels)
+        number = np.zeros(x.shape[1], dtype=np.intp)
+        gammas, errors = np.zeros(len(members)), np.zeros(len(members))
+        for i, group in enumerate(members):
+            part, all_of_it = left, weight
+            if group is not None:
+                number[group] = i
+                part, all_of_it = take(left, group, axis=1), take(weight, group, axis=0)
+            sums = to_numpy(xp.sum(part, axis=-1, dtype=xp.float64))
+            gammas[i] = float(np.mean(total(all_of_it) - sums))
+            errors[i] = _relative_error(part, gammas[i])
+        return cls(members, weight, gammas, errors, number)
+
+    def scales(self, strength: Array, largest: float) -> np.ndarray:
+        """Return the c of each group with ``sum_j w_j c t_j / (1 + c t_j)`` as found; t has shape (D,)."""
+        found = np.zeros(len(self.members))
+        for i, group in enumerate(self.members):
+            t, w = strength, self.weight
+            if group is not None:
+                t, w = take(t, group, axis=0), take(w, group, axis=0)
+            found[i] = solve_trace(t, self.gammas[i], largest, w)
+        return found
+
+    def for_each(self, numbers: np.ndarray, like: Array) -> Any:
+        """Give each coefficient the number of its group; one number for all stays one."""
+        if numbers.size == 1:
+            return float(numbers[0])
+        return on_device_of(like, numbers[self.number].astype(precision_of(like)))
+
+
+def solve_trace(strength: Array, gamma: float, largest: float, weight: Array | None = None) -> float:
+    """Find the c with ``sum_j w_j c t_j / (1 + c t_j) = gamma`` for ``t_j = ||phi_j||^2 / alpha_j``.
+
+    The left side grows from 0 to the sum of the weights; c is at most `largest` (= beta, reached by a
+    coefficient whose column is orthogonal to all others).
 
     Examples
     --------
     >>> import numpy as np
-    >>> from cofem.operators.dictionary import Dictionary
     >>> round(solve_trace(np.array([1.0, 1.0]), 1.0, 1e6), 5)
     1.0
     """
-    weight = total(strength)
-    if gamma <= 0 or weight <= 0:  # nothing was learned from the data
+    weighted = strength if weight is None else strength * weight
+    whole = total(weighted)
+    if gamma <= 0 or whole <= 0:  # nothing was learned from the data
         return 0.0
 
     def excess(log_c: float) -> tuple[float, float]:
-        ct = float(np.exp(log_c)) * strength
-        known = ct / (1 + ct)
+        c = float(np.exp(log_c))
+        ct = c * strength
+        known = c * weighted / (1 + ct)
         found = total(known)
         # In logarithms the function is nearly straight.
         return float(np.log(found / gamma)), total(known / (1 + ct)) / found
 
-    # The left side is at most c times the sum of the strengths, and concave: Newton's steps all go up.
+    # The left side is at most c times its slope at zero, and concave: Newton's steps all go up.
     high = float(np.log(largest))
-    low = min(float(np.log(gamma / weight)), high)
+    low = min(float(np.log(gamma / whole)), high)
     return float(np.exp(newton_root(excess, low, low - 0.1, high)))
-
-
-def _by_group(numbers: np.ndarray, group: np.ndarray, like: Array) -> Any:
-    """Give each coefficient the number of its group; one number for all stays one."""
-    if numbers.size == 1:
-        return float(numbers[0])
-    return on_device_of(like, numbers[group].astype(precision_of(like)))
 
 
 def _members(labels: Any) -> list[Any]:

@@ -9,7 +9,8 @@ everywhere, both sides are scaled so that the diagonal is right:
 
 Steps of conjugate gradients along the path of exact EM (updates 1 / 6 / 25 / 60, D = 1024, noise 1 %), with
 the diagonal alone and with P: blur of width 2.5, 756 / 576 / 140 / 49 and 5 / 10 / 35 / 32; two dimensions,
-width 1.4, 646 / 345 / 168 / 69 and 5 / 6 / 26 / 33; a decay of 0.98, 121 / 111 / 96 / 82 and 5 / 11 / 26 / 35.
+width 1.4, 646 / 345 / 168 / 69 and 5 / 6 / 26 / 33; a decay of 0.98, 121 / 111 / 96 / 82 and
+5 / 11 / 26 / 35.
 """
 
 from __future__ import annotations
@@ -92,4 +93,3 @@ class FourierPreconditioner(PosteriorPreconditioner):
             return xp.reshape(found, r.shape) * scale
 
         out[...] = by_parts(filtered, r) if circulant.is_real else filtered(r)
-

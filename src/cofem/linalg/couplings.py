@@ -1,0 +1,249 @@
+"""Which columns are coupled most with which, and their correlations, for clusters of columns.
+
+Columns count as scaled to norm one here, so that correlations are entries of the Gram matrix. Two kinds of
+dictionary can be asked without forming that matrix:
+
+- those that are like a convolution: the correlation is a function of the offset between two places;
+- those that store their columns: pairs are found by their products with a few random vectors, and computed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from cofem._arrays import conj, squared_modulus, take, to_numpy
+from cofem._blocks import BATCH_NUMBERS, blocks, vectors_at_once
+from cofem.operators.circulant import CirculantGram
+from cofem.operators.dictionary import Dictionary
+from cofem.operators.entries import lookup
+from cofem.operators.transforms import dispatch
+
+#: Correlation from which on two columns count as coupled, and from which on clusters get larger.
+COUPLED, CLOSE = 0.03, 0.1
+#: Sizes of clusters, and how many candidates there are for each place in one.
+SIZES, CANDIDATES = (8, 16, 32), 4
+#: Random vectors that pairs of stored columns are found by, and the correlation that is looked for: 3.6
+#: standard errors of what they say.
+SKETCH, FOUND = 64, 0.45
+#: Correlation of stored columns that counts, once it is known.
+STORED = 0.3
+#: Most columns that are compared with all others.
+MOST_COMPARED = 2**16
+
+
+class Couplings(Protocol):
+    """What a cluster estimate asks."""
+
+    @property
+    def size(self) -> int:
+        """Columns in a cluster."""
+        ...
+
+    def clusters(self, chosen: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return clusters around some columns, that column last, and the correlations in each.
+
+        Parameters
+        ----------
+        chosen : ndarray of int, shape (n,)
+            The columns.
+        weight : ndarray of shape (D,)
+            How much a column matters to those that it is coupled with.
+
+        Returns
+        -------
+        places : ndarray of int, shape (n, b)
+        correlations : ndarray of shape (n, b, b)
+        """
+        ...
+
+
+class GridCouplings(NamedTuple):
+    """Couplings that depend on the offset between places on a grid.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        The grid.
+    table : ndarray
+        Correlation of two columns by their offset, modulo its shape.
+    offsets : ndarray of int, shape (m, number of axes)
+        Offsets of columns that are coupled, the most coupled first.
+    size : int
+        Columns in a cluster.
+    """
+
+    shape: tuple[int, ...]
+    table: np.ndarray
+    offsets: np.ndarray
+    size: int
+
+    def clusters(self, chosen: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Take the offsets at which coupling and weight are largest."""
+        here = np.stack(np.unravel_index(chosen, self.shape))
+        there = (here[:, :, None] + self.offsets.T[:, None, :]) % np.array(self.shape)[:, None, None]
+        places = np.ravel_multi_index(tuple(there), self.shape)
+        most = self.size - 1
+        if places.shape[1] > most:
+            power = squared_modulus(self.table[tuple(self.offsets.T)])
+            best = np.argpartition(-power * weight[places], most - 1, axis=1)[:, :most]
+            places = np.take_along_axis(places, best, axis=1)
+        places = np.concatenate([places, chosen[:, None]], axis=1)
+        return places, lookup(self.table, self.shape, places)
+
+
+class StoredCouplings(NamedTuple):
+    """Couplings that were computed, for each column the same ones at any time.
+
+    Attributes
+    ----------
+    places : ndarray of int, shape (D, b)
+        The cluster around each column, that column last; where there are fewer, it is there more than once.
+    correlations : ndarray of shape (D, b, b)
+        In each cluster; zero beside the diagonal for places that repeat.
+    """
+
+    places: np.ndarray
+    correlations: np.ndarray
+
+    @property
+    def size(self) -> int:
+        """Columns in a cluster."""
+        return self.places.shape[1]
+
+    def clusters(self, chosen: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Look them up."""
+        return self.places[chosen], self.correlations[chosen]
+
+
+def has_couplings(phi: Dictionary) -> bool:
+    """Tell whether couplings are to be had at a bounded cost."""
+    if phi.circulant_gram() is not None:
+        return True
+    return phi.device_array is None and bool(phi.stored_entries) and phi.shape[1] <= MOST_COMPARED
+
+
+#: What was found for dictionaries in use: it depends on nothing else, and takes a while to find.
+_KNOWN: WeakKeyDictionary[Dictionary, Couplings | None] = WeakKeyDictionary()
+
+
+def find_couplings(phi: Dictionary) -> Couplings | None:
+    """Find the couplings of a dictionary; None where there are none to speak of.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cofem.operators import Convolution
+    >>> blur = Dictionary(Convolution([1.0, 2.0, 1.0], 16), like=np.zeros(1))
+    >>> found = find_couplings(blur)
+    >>> places, correlations = found.clusters(np.array([5]), np.ones(16))
+    >>> sorted(places[0].tolist()), places[0, -1].item()
+    ([3, 4, 5, 6, 7], 5)
+    """
+    if phi not in _KNOWN:
+        circulant = phi.circulant_gram()
+        found: Couplings | None = _between_stored(phi) if circulant is None else _on_grid(circulant)
+        _KNOWN[phi] = found
+    return _KNOWN[phi]
+
+
+def _on_grid(circulant: CirculantGram) -> GridCouplings | None:
+    eigenvalues = circulant.eigenvalues.astype(np.complex128)
+    table = dispatch.from_spectrum(eigenvalues, circulant.shape, real=circulant.is_real)
+    own = float(table.flat[0].real)
+    if not own > 0:
+        return None
+    table = table / own
+    moduli = np.abs(table)
+    moduli.flat[0] = 0
+    size = _size_for(1 + int(np.count_nonzero(moduli > CLOSE)))
+    most = min(CANDIDATES * size, int(np.count_nonzero(moduli > COUPLED)))
+    if not most:
+        return None
+    order = np.argsort(moduli, axis=None)[::-1][:most]
+    return GridCouplings(circulant.shape, table, np.stack(np.unravel_index(order, circulant.shape), 1), size)
+
+
+def _size_for(count: int) -> int:
+    return next((size for size in SIZES if size >= count), SIZES[-1])
+
+
+def _between_stored(phi: Dictionary) -> StoredCouplings | None:
+    n_columns = phi.shape[1]
+    first, second = _pairs_alike(phi)
+    cosines = np.abs(_cosines(phi, first, second))
+    kept = cosines > STORED
+    first, second, cosines = first[kept], second[kept], cosines[kept]
+    if not first.size:
+        return None
+    # Each pair from both ends, by column and then by coupling.
+    ends, others = np.concatenate([first, second]), np.concatenate([second, first])
+    order = np.lexsort((-np.concatenate([cosines, cosines]), ends))
+    ends, others = ends[order], others[order]
+    counts = np.bincount(ends, minlength=n_columns)
+    size = _size_for(1 + int(np.percentile(counts[counts > 0], 90)))
+    size = min(size, SIZES[1])
+    rank = np.arange(ends.size) - (np.cumsum(counts) - counts)[ends]
+    near = rank < size - 1
+    places = np.repeat(np.arange(n_columns)[:, None], size, axis=1)
+    places[ends[near], rank[near]] = others[near]
+    return StoredCouplings(places, _correlations(phi, places))
+
+
+def _pairs_alike(phi: Dictionary) -> tuple[np.ndarray, np.ndarray]:
+    """Return pairs of columns, the first before the second, that random vectors hold for alike."""
+    n_rows, n_columns = phi.shape
+    vectors = np.random.default_rng(0).standard_normal((SKETCH, n_rows)).astype(phi.dtype)
+    sketch = to_numpy(phi.adjoint(vectors))
+    norms = np.linalg.norm(sketch, axis=0)
+    sketch = sketch / np.where(norms > 0, norms, 1)
+    firsts, seconds = [], []
+    for block in blocks(n_columns, vectors_at_once(n_columns)):
+        found = np.abs(conj(sketch[:, block]).T @ sketch)
+        i, j = np.nonzero(found > FOUND)
+        i += block.start
+        firsts.append(i[i < j])
+        seconds.append(j[i < j])
+    return np.concatenate(firsts), np.concatenate(seconds)
+
+
+def _cosines(phi: Dictionary, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return ``<phi_i, phi_j>`` of pairs, relative to their norms."""
+    norms = np.maximum(to_numpy(phi.norms).astype(np.float64), np.finfo(np.float64).tiny)
+    found = np.empty(first.size, dtype=phi.dtype)
+    for some in blocks(first.size, vectors_at_once(2 * phi.shape[0])):
+        columns, places = np.unique(np.concatenate([first[some], second[some]]), return_inverse=True)
+        values = to_numpy(take(phi.columns(columns), places, axis=0))
+        one, other = np.split(values, 2)
+        found[some] = np.einsum("ij,ij->i", conj(one), other)
+    return found / (norms[first] * norms[second])
+
+
+def _correlations(phi: Dictionary, places: np.ndarray) -> np.ndarray:
+    """Return the correlations in each cluster, every pair computed once."""
+    n_columns = phi.shape[1]
+    size = places.shape[1]
+    i, j = np.triu_indices(size, 1)
+    low, high = np.minimum(places[:, i], places[:, j]), np.maximum(places[:, i], places[:, j])
+    pairs, where = np.unique(low * n_columns + high, return_inverse=True)
+    first, second = pairs // n_columns, pairs % n_columns
+    cosines = np.zeros(pairs.size, dtype=phi.dtype)
+    differ = first != second
+    cosines[differ] = _cosines(phi, first[differ], second[differ])
+    found = np.zeros((len(places), size, size), dtype=phi.dtype)
+    values = cosines[where.reshape(low.shape)]
+    values = np.where(places[:, i] <= places[:, j], values, conj(values))
+    # A place that fills up a small cluster is the column itself, and has its correlations only once.
+    fills = places == places[:, -1:]
+    fills[:, -1] = False
+    values[fills[:, i] | fills[:, j]] = 0
+    found[:, i, j], found[:, j, i] = values, conj(values)
+    found[:, np.arange(size), np.arange(size)] = 1
+    return found
+
+
+def windows_at_once(size: int) -> int:
+    """Clusters to work on at a time."""
+    return max(1, BATCH_NUMBERS // size**2)
