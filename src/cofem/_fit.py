@@ -216,8 +216,8 @@ def fit_task(data: Data, settings: Settings, runner: Runner, task: int = 0) -> P
     cut_short = status.code is StatusCode.MAX_ITER and settings.tol != 0
     if outcome.doubtful or fault or cut_short:
         warn(str(status), ConvergenceWarning)
-    if prepared.noise.std is not None and status.code is not StatusCode.FAILED:
-        notes += about_the_noise(outcome)
+    if status.code is not StatusCode.FAILED and not learned.stopped:
+        notes += about_the_noise(outcome, learned=prepared.noise.std is None)
     notes += about_weak_columns(outcome)
     status = Status(status.code, status.message, (*status.notes, *filter(None, notes)))
     return _posterior(prepared, replace(outcome, status=status), method)

@@ -16,6 +16,8 @@ WEAK_COLUMN = 1e-3
 #: and below which the noise that was given does not fit: with the right noise it was 0.35 to 0.97 (six kinds
 #: of dictionary), with noise that is 2 to 100 times too large 0.27 to 0.0001.
 FITTING_RESIDUAL = (0.06, 2.0)
+#: The same for a noise that was learned: it is to be right to a factor of about two.
+RESIDUAL_OF_LEARNED = (0.2, 4.0)
 #: Share of the data's degrees of freedom that a fit may use before the noise is in doubt: 0.08 to 0.5 with
 #: the right noise, 0.87 to 1 with one that is 100 times too small.
 MOST_FREEDOM = 0.85
@@ -64,8 +66,8 @@ def about_copies(problem: Problem) -> list[str]:
     ]
 
 
-def about_the_noise(outcome: Outcome) -> list[str]:
-    """Say so where the noise that was given cannot be that of the data."""
+def about_the_noise(outcome: Outcome, learned: bool) -> list[str]:
+    """Say so where the noise, given or learned, cannot be that of the data."""
     problem, state = outcome.problem, outcome.state
     count = size(problem.y)
     if count < ENOUGH_TO_JUDGE:
@@ -73,6 +75,7 @@ def about_the_noise(outcome: Outcome) -> list[str]:
     noise_std = problem.noise_var**0.5 * problem.units.data
     misfit = problem.y - problem.phi.operator.forward(problem.point(state.mean, state.variance))
     residual = (average(squared_modulus(misfit)) / problem.noise_var) ** 0.5
+    least, most = RESIDUAL_OF_LEARNED if learned else FITTING_RESIDUAL
     power = (average(squared_modulus(problem.y)) / problem.noise_var) ** 0.5
     used = min(max(total(1 - state.alpha * state.variance) / problem.n_rows, 0.0), 1.0)
     seems = ""
@@ -83,12 +86,17 @@ def about_the_noise(outcome: Outcome) -> list[str]:
             f"the fit uses {used:.0%} of the data's degrees of freedom; it seems too small, or the signal is "
             "not sparse in Phi"
         )
-    elif residual**2 < FITTING_RESIDUAL[0] * (1 - used) ** 2:
+    elif residual**2 < least * (1 - used) ** 2:
         seems = f"the residual is only {residual:.2g} times as large as it; it seems too large"
-    elif residual**2 > FITTING_RESIDUAL[1] * (1 - used) ** 2:
+    elif residual**2 > most * (1 - used) ** 2:
         seems = f"the residual is {residual:.2g} times as large as it; it seems too small"
     if not seems:
         return []
+    if learned:
+        return [
+            f"the noise that was learned, {noise_std:.3g}, and the fit do not agree: {seems}. Give noise_std "
+            "if you know it"
+        ]
     return [f"noise_std = {noise_std:.3g} does not fit the data: {seems}. Leave it out to have it learned"]
 
 
