@@ -230,9 +230,13 @@ def test_gate_keeps_the_fast_estimator_on_incoherent_dictionaries(monkeypatch, c
     assert case.nrmse(post.mean) < 2.5
 
 
-@pytest.mark.parametrize(("medium", "instead"), [(2**23, "exact"), (0, "corrected")])
-def test_gate_leaves_the_fast_estimator_on_a_dictionary_that_breaks_it(monkeypatch, medium, instead):
+@pytest.mark.parametrize(
+    ("coupled", "medium", "instead"),
+    [(True, 2**23, "clusters"), (True, 0, "clusters"), (False, 2**23, "exact"), (False, 0, "corrected")],
+)
+def test_gate_leaves_the_fast_estimator_on_a_dictionary_that_breaks_it(monkeypatch, coupled, medium, instead):
     monkeypatch.setattr("cofem.linalg.diagonals.gate.MEDIUM_ENTRIES", medium)
+    monkeypatch.setattr("cofem.linalg.diagonals.gate.has_couplings", lambda phi: coupled)
     rng = np.random.default_rng(0)
     Phi = np.repeat(rng.standard_normal((256, 512)) / 16, 2, axis=1)
     z = np.zeros(1024)
@@ -263,7 +267,7 @@ def test_gate_sees_errors_in_the_few_coefficients_that_are_not_zero():
     post = cofem.fit(
         case.Phi, case.y, noise_std=case.noise_std, method=cofem.CoFEM(), rng=0, max_iter=8, tol=0.0
     )
-    assert post.history["diagonal"][-1] == "exact"
+    assert post.history["diagonal"][-1] == "clusters"
 
 
 def test_checks_that_leave_doubt_are_repeated_and_taken_together():

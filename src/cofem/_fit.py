@@ -23,6 +23,7 @@ from cofem.inference.checkpoint.fingerprint import fingerprint_of
 from cofem.inference.noise.learning import Learned, Plan, choose_strategy
 from cofem.inference.notes import (
     about_copies,
+    about_expected_error,
     about_the_data,
     about_the_noise,
     about_weak_columns,
@@ -218,7 +219,7 @@ def fit_task(data: Data, settings: Settings, runner: Runner, task: int = 0) -> P
         warn(str(status), ConvergenceWarning)
     if status.code is not StatusCode.FAILED and not learned.stopped:
         notes += about_the_noise(outcome, learned=prepared.noise.std is None)
-    notes += about_weak_columns(outcome)
+    notes += [*about_weak_columns(outcome), *about_expected_error(outcome)]
     status = Status(status.code, status.message, (*status.notes, *filter(None, notes)))
     return _posterior(prepared, replace(outcome, status=status), method)
 

@@ -349,7 +349,10 @@ class _Solver:
         method, each = self.method, self.method.stop == "each"
         kept = None if b is None or not self.can_factor else namespace(b).asarray(b, copy=True)
         if not self.factored:
-            tols = [self.system.tolerance(method.cg_tol if tol is None else tol), method.probe_tol]
+            tols = [
+                self.system.tolerance(method.cg_tol if tol is None else tol),
+                self.system.probe_tolerance(method.probe_tol),
+            ]
             solution = self.system.solve(
                 v,
                 b,
@@ -371,7 +374,8 @@ class _Solver:
         if self.factored:
             solution = self.factor().solution(None, b)
         else:
-            solution = self.system.solve(b=b, tol=method.probe_tol, max_iter=method.cg_iterations)
+            tol = self.system.probe_tolerance(method.probe_tol)
+            solution = self.system.solve(b=b, tol=tol, max_iter=method.cg_iterations)
         self.accounts.append(replace(solution.cg, x=None))
         return solution.x
 

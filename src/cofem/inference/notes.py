@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from cofem._arrays import average, namespace, on_device_of, size, squared_modulus, total
+from cofem._arrays import average, inner, namespace, on_device_of, size, squared_modulus, total
 from cofem.inference.prepare import Data, PreparedProblem
 from cofem.inference.problem import Problem
 from cofem.inference.record import Outcome
 from cofem.operators import Operator, check_adjoint
 
+#: Error of the mean, relative to its norm, that is pointed out if the posterior expects it.
+EXPECTED_ERROR = 0.3
 #: Norm of a column, relative to the largest, below which what is found on it is pointed out.
 WEAK_COLUMN = 1e-3
 #: Mean square of the residual in units of the noise and of the squared share of data that is left over, above
@@ -116,6 +118,27 @@ def about_weak_columns(outcome: Outcome) -> list[str]:
         f"{count} of the {int(xp.count_nonzero(found))} coefficients that were found belong to columns of "
         f"Phi with norms below {WEAK_COLUMN:g} of the largest; through such a column noise looks like a "
         "large coefficient, so leave them out if that is not what you expect"
+    ]
+
+
+def about_expected_error(outcome: Outcome) -> list[str]:
+    """Say so where the posterior itself expects the mean to be far from the coefficients.
+
+    ``sqrt(sum of variances) / ||mean||`` was 0.5 to 6 % on eight kinds of coherent dictionary, where the
+    error was 0.6 to 7 %; 42 % for single pixels behind a blur of two, which the data cannot tell apart.
+    """
+    state = outcome.state
+    power = inner(state.mean, state.mean)
+    if not power > 0:
+        return []
+    tasks = 1 if state.mean.ndim == 1 or state.variance.ndim > 1 else state.mean.shape[0]
+    expected = (tasks * total(state.variance) / power) ** 0.5
+    if not expected > EXPECTED_ERROR:
+        return []
+    return [
+        f"the data say little about single coefficients: the posterior expects the mean to be off by "
+        f"{expected:.0%} of its norm. Predictions may be good all the same; for coefficients, columns that "
+        "are less alike (a coarser grid, wider atoms), a prior that ties neighbours, or less noise would help"
     ]
 
 

@@ -15,6 +15,7 @@ from cofem.linalg.preconditioners import (
     DiagonalPreconditioner,
     FourierPreconditioner,
     PosteriorPreconditioner,
+    deflated,
     large_columns,
 )
 from cofem.linalg.system import Form, PosteriorSystem
@@ -90,7 +91,8 @@ def build_system(
         return PosteriorSystem(phi, alpha, noise_var, form, large, at_once)
     if preconditioner == "auto" and (circulant := phi.circulant_gram()) is not None:
         fourier = FourierPreconditioner(alpha, noise_var, phi.column_energy, circulant)
-        return PosteriorSystem(phi, alpha, noise_var, form, fourier, at_once)
+        best = deflated(fourier, phi, alpha, noise_var)
+        return PosteriorSystem(phi, alpha, noise_var, form, best, at_once)
     if preconditioner == "auto":
         preconditioner = "jacobi" if phi.facts.row_gram is None else "spectral"
     diagonal = None

@@ -19,7 +19,6 @@ from cofem._blocks import BATCH_NUMBERS, blocks, vectors_at_once
 from cofem.operators.circulant import CirculantGram
 from cofem.operators.dictionary import Dictionary
 from cofem.operators.entries import lookup
-from cofem.operators.transforms import dispatch
 
 #: Correlation from which on two columns count as coupled, and from which on clusters get larger.
 COUPLED, CLOSE = 0.03, 0.1
@@ -150,8 +149,7 @@ def find_couplings(phi: Dictionary) -> Couplings | None:
 
 
 def _on_grid(circulant: CirculantGram) -> GridCouplings | None:
-    eigenvalues = circulant.eigenvalues.astype(np.complex128)
-    table = dispatch.from_spectrum(eigenvalues, circulant.shape, real=circulant.is_real)
+    table = circulant.table()
     own = float(table.flat[0].real)
     if not own > 0:
         return None

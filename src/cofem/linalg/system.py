@@ -100,6 +100,10 @@ class PosteriorSystem:
         """Return the tolerance to ask for where the error of a mean is to be `tol`."""
         return tol if self.preconditioner is None else self.preconditioner.sharpness * tol
 
+    def probe_tolerance(self, tol: float) -> float:
+        """Return the tolerance to ask for where the error of a probe's solution is to be `tol`."""
+        return tol if self.preconditioner is None else self.preconditioner.sharpness_for_probes * tol
+
     def _prepared(self) -> PosteriorPreconditioner | None:
         return None if self.preconditioner is None else self.preconditioner.prepared()
 
@@ -185,15 +189,21 @@ class PosteriorSystem:
             if _far_off(along, along - real_dot(left, x0)):
                 data, x0 = self.phi.adjoint(v), None
         residual = _stack([part for part in (data, b) if part is not None])
+        preconditioner = self._prepared()
+        correction = None if preconditioner is None else preconditioner.correction(residual)
+        known = 0.0 if correction is None else real_dot(residual, correction)
         if norm == "posterior":
-            measure = self._whitened_residual(n_data)
+            measure = self._whitened_residual(n_data, known)
         else:
             right = data if v is None or x0 is None else self.phi.adjoint(v)
             measure = frobenius_residual(_stack([part for part in (right, b) if part is not None]))
         start = x0 if x0 is None or x0.shape == residual.shape else _extended(x0, residual)
         del data, b, x0  # what is iterated on now belongs to CG alone
+        if correction is not None:
+            residual -= apply(correction)
+            start = correction if start is None else start + correction
         stop = stop._replace(measure=measure)
-        cg = conjugate_gradients(apply, residual, stop, preconditioner=self._prepared(), x0=start)
+        cg = conjugate_gradients(apply, residual, stop, preconditioner=preconditioner, x0=start)
         return Solution(cg.x, None, cg)
 
     def _solve_dual(
@@ -234,13 +244,17 @@ class PosteriorSystem:
             x[n_data:, :] += gb
         return Solution(x, cg.x, cg)
 
-    def _whitened_residual(self, n_data: int) -> Measure:
-        """Bound the error: ``||x - x*||_A^2 = r^H Sigma r <= sum_j |r_j|^2 / alpha_j``."""
+    def _whitened_residual(self, n_data: int, known: np.ndarray | float = 0.0) -> Measure:
+        """Bound the error: ``||x - x*||_A^2 = r^H Sigma r <= sum_j |r_j|^2 / alpha_j``.
+
+        `known` is the energy of what a start was corrected by, which conjugate gradients do not see.
+        """
         n_rows = self.phi.shape[0]
 
         def measure(progress: Progress) -> np.ndarray:
             squared = divided_energy(progress.residual, self.alpha) / self.noise_var**2
-            energy = progress.energy / self.noise_var
+            before = known if isinstance(known, float) else known[progress.rows]
+            energy = (progress.energy + before) / self.noise_var
             reference = np.where(progress.rows < n_data, n_rows, energy)
             return _root_ratio(squared, reference)
 

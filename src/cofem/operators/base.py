@@ -494,6 +494,10 @@ class Operator(ABC):
     def _circulant_gram(self) -> CirculantGram | None:
         return None
 
+    def _circulant_between(self, circulant: CirculantGram) -> CirculantGram | None:
+        """Return what is like ``Phi^H C Phi`` for a circular convolution C of data, if that is one too."""
+        return None
+
     def stored_matrix(self) -> StoredMatrix | None:
         """Return the NumPy matrix that is all of the operator up to a factor, or None if there is none.
 

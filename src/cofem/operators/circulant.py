@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from cofem.operators.transforms import dispatch
+
 
 @dataclass(frozen=True)
 class CirculantGram:
@@ -19,6 +21,8 @@ class CirculantGram:
         Not negative, in the layout of ``scipy.fft.rfftn`` if `is_real`, else of ``scipy.fft.fftn``.
     is_real : bool
         Whether it is a convolution with a real kernel.
+    is_exact : bool
+        Whether it is ``Phi^H Phi`` itself.
 
     Examples
     --------
@@ -31,13 +35,27 @@ class CirculantGram:
     shape: tuple[int, ...]
     eigenvalues: np.ndarray
     is_real: bool
+    is_exact: bool = True
 
-    def times(self, factor: float) -> CirculantGram:
+    def times(self, factor: float, is_exact: bool = True) -> CirculantGram:
         """Return a multiple of it."""
-        return replace(self, eigenvalues=factor * self.eigenvalues)
+        return replace(self, eigenvalues=factor * self.eigenvalues, is_exact=self.is_exact and is_exact)
 
     def plus(self, other: CirculantGram) -> CirculantGram | None:
         """Return the sum, or None where the two are of different kinds."""
         if (self.shape, self.is_real) != (other.shape, other.is_real):
             return None
-        return replace(self, eigenvalues=self.eigenvalues + other.eigenvalues)
+        is_exact = self.is_exact and other.is_exact
+        return replace(self, eigenvalues=self.eigenvalues + other.eigenvalues, is_exact=is_exact)
+
+    def table(self) -> np.ndarray:
+        """Return ``<phi_i, phi_j>`` by the offset ``i - j``, modulo the shape.
+
+        Examples
+        --------
+        >>> from cofem.operators import Convolution
+        >>> Convolution([1.0, 2.0], 4).circulant_gram().table().round(9).tolist()
+        [5.0, 2.0, 0.0, 2.0]
+        """
+        spectrum = self.eigenvalues.astype(np.complex128)
+        return dispatch.from_spectrum(spectrum, self.shape, real=self.is_real)

@@ -212,6 +212,10 @@ class Scaled(_SameAxes):
         known = self.operator.circulant_gram()
         return None if known is None else known.times(abs(self.scalar) ** 2)
 
+    def _circulant_between(self, circulant: CirculantGram) -> CirculantGram | None:
+        known = self.operator._circulant_between(circulant)
+        return None if known is None else known.times(abs(self.scalar) ** 2)
+
     def _stored_matrix(self) -> StoredMatrix | None:
         stored = self.operator.stored_matrix()
         return None if stored is None else StoredMatrix(stored.array, self.scalar * stored.factor)
@@ -364,14 +368,17 @@ class Product(Operator):
 
     def _circulant_gram(self) -> CirculantGram | None:
         first, *rest = self.factors
-        # Samples of a signal, or weights of it, keep a share of each column's energy.
-        if first.facts.one_per_row:
+        # Samples of a signal, or weights of it, keep a share of each column's energy; so do orthonormal
+        # columns.
+        share = _mean_square(first) if first.facts.one_per_row else first.facts.column_gram
+        if share is not None and rest:
             known = compose(*rest).circulant_gram()
-            return None if known is None else known.times(_mean_square(first))
-        if first.facts.column_gram is not None:
-            known = compose(*rest).circulant_gram()
-            return None if known is None else known.times(first.facts.column_gram)
-        return None
+            is_exact = first.facts.column_gram is not None
+            return None if known is None else known.times(share, is_exact)
+        found = first.circulant_gram()
+        for factor in rest:
+            found = None if found is None else factor._circulant_between(found)
+        return found
 
     def _stored_entries(self) -> int:
         *left, last = self.factors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -238,7 +239,15 @@ class Convolution(Operator):
         is_real = not self.is_complex
         # The origin makes no difference to the Gram operator, and a linear one differs at the borders only.
         spectrum = dispatch.padded_spectrum(self.kernel, self.signal_shape, real=is_real)
-        return CirculantGram(self.signal_shape, squared_modulus(spectrum), is_real)
+        return CirculantGram(self.signal_shape, squared_modulus(spectrum), is_real, self.mode == "circular")
+
+    def _circulant_between(self, circulant: CirculantGram) -> CirculantGram | None:
+        own = self._circulant_gram()
+        if self.mode != "circular" or own is None or own.shape != circulant.shape:
+            return None
+        if own.is_real != circulant.is_real:
+            return None
+        return replace(circulant, eigenvalues=own.eigenvalues * circulant.eigenvalues)
 
     def _spectral_norm(self) -> float:
         if self.mode == "circular":

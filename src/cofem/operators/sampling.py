@@ -25,6 +25,7 @@ from cofem._arrays import (
     to_numpy,
 )
 from cofem.operators.base import Operator, Weights
+from cofem.operators.circulant import CirculantGram
 from cofem.operators.facts import Facts
 
 # Length of a scattered vector from which one assignment per vector beats one for the whole batch, which
@@ -194,6 +195,9 @@ class Identity(Operator):
 
     def _gram(self, x: Array) -> Array:
         return self._forward(x)
+
+    def _circulant_between(self, circulant: CirculantGram) -> CirculantGram | None:
+        return circulant
 
     def _adjoint_operator(self) -> Operator:
         return self

@@ -24,6 +24,8 @@ from cofem.linalg.probes import Signs, draw_signs
 LIVE = 0.1
 #: Change of c, in logarithms, up to which the clusters need not be computed again.
 CLOSE_ENOUGH = 0.1
+#: Coefficients from which on one probe is enough.
+ENOUGH_COEFFICIENTS = 2**11
 #: How often they are computed at most, in a first step and in others.
 FIRST_ROUNDS, ROUNDS = 6, 2
 
@@ -75,8 +77,9 @@ class Clusters(DiagonalEstimator):
     name: ClassVar[str] = "clusters"
 
     def init(self, context: PosteriorContext, rng: np.random.Generator) -> Carry:
-        """Draw the probe."""
-        return Carry(draw_signs(1, context.alpha.shape[0], rng))
+        """Draw the probe; several where few coefficients would make its sums too noisy."""
+        size = context.alpha.shape[0]
+        return Carry(draw_signs(int(np.clip(ENOUGH_COEFFICIENTS // size, 1, 8)), size, rng))
 
     def right_hand_sides(
         self, context: PosteriorContext, carry: Any, rng: np.random.Generator

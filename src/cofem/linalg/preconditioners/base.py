@@ -14,10 +14,16 @@ class PosteriorPreconditioner(ABC):
     #: What tolerances of a mean are multiplied by: below 1 where the bound on the error that a residual
     #: gives is sharp with this preconditioner, so that the error is as large as the bound.
     sharpness: ClassVar[float] = 1.0
+    #: The same for probes.
+    sharpness_for_probes: ClassVar[float] = 1.0
 
     def prepared(self) -> PosteriorPreconditioner:
         """Return what a solve needs; what is made for it is dropped when it ends."""
         return self
+
+    def correction(self, r: Array) -> Array | None:
+        """Return what a start with residual r must be corrected by, shape (B, n); None for nothing."""
+        return None
 
     @abstractmethod
     def apply(self, r: Array, out: Array) -> None:

@@ -16,6 +16,7 @@ width 1.4, 646 / 345 / 168 / 69 and 5 / 6 / 26 / 33; a decay of 0.98, 121 / 111 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -65,6 +66,9 @@ class FourierPreconditioner(PosteriorPreconditioner):
     circulant: CirculantGram
     scale: Array | None = None
     response: Array | None = None
+
+    #: With 1, late checks took variances that were right to 0.3 % for wrong by 50 % (blur, D = 4096).
+    sharpness_for_probes: ClassVar[float] = 0.3
 
     def prepared(self) -> FourierPreconditioner:
         """Return the preconditioner with its numbers."""

@@ -1,0 +1,428 @@
+"""Coherent dictionaries: circulants, couplings, clusters, their preconditioner and what the gate makes of it."""
+
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cofem
+from cofem.experiments import problems
+from cofem.inference.noise.rules import error_of_most
+from cofem.linalg.build import build_system
+from cofem.linalg.couplings import (
+    SIZES,
+    GridCouplings,
+    StoredCouplings,
+    find_couplings,
+    has_couplings,
+)
+from cofem.linalg.diagonals import Clusters, ContinuedContext, Gate, Pooled, PosteriorContext
+from cofem.linalg.diagonals.clusters import in_clusters
+from cofem.linalg.preconditioners import FourierPreconditioner
+from cofem.linalg.system import PosteriorSystem
+from cofem.operators import DCT, Convolution, Dense, Diagonal, Identity, Mask, Sparse, vstack
+
+from .problems import dictionary
+
+
+def gaussian(width, reach=None):
+    reach = int(np.ceil(4 * width)) if reach is None else reach
+    kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) / width) ** 2)
+    return kernel / np.linalg.norm(kernel)
+
+
+def blur(width=2.5, size=256, **options):
+    return Convolution(gaussian(width), size, **options)
+
+
+def twins(n=64, d=256, apart=0.03, seed=0):
+    rng = np.random.default_rng(seed)
+    Phi = np.repeat(rng.standard_normal((n, d // 2)), 2, axis=1)
+    Phi[:, 1::2] += apart * rng.standard_normal((n, d // 2))
+    return Phi / np.sqrt(n)
+
+
+# --- circulants ---------------------------------------------------------------------------------------
+
+
+def as_matrix(circulant):
+    """Write a circulant out, from its eigenvalues."""
+    shape = circulant.shape
+    units = np.eye(int(np.prod(shape))).reshape(-1, *shape)
+    axes = tuple(range(1, 1 + len(shape)))
+    if circulant.is_real:
+        spectra = np.fft.rfftn(units, axes=axes) * circulant.eigenvalues
+        return np.fft.irfftn(spectra, s=shape, axes=axes).reshape(len(units), -1).T
+    return (
+        np.fft.ifftn(np.fft.fftn(units, axes=axes) * circulant.eigenvalues, axes=axes)
+        .reshape(len(units), -1)
+        .T
+    )
+
+
+COMPLEX = np.array([1.0, 2.0 - 1.0j, 0.5j])
+EXACT = {
+    "one axis": blur(2.0, 40),
+    "odd length": blur(2.0, 41),
+    "causal": Convolution(0.8 ** np.arange(12), 40, causal=True),
+    "two axes": Convolution(np.outer(gaussian(1.0), gaussian(0.7)), (12, 9)),
+    "complex kernel": Convolution(COMPLEX, 16),
+    "multiple": -2.0 * blur(2.0, 40),
+    "of the identity": blur(2.0, 40) @ Identity(40),
+    "of a multiple of it": blur(2.0, 40) @ (3.0 * Identity(40)),
+    "twice": blur(2.0, 40) @ blur(1.0, 40),
+    "transformed": DCT(40) @ blur(2.0, 40),
+    "stack": vstack([blur(2.0, 40), 0.5 * blur(1.0, 40)]),
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_circulants_that_are_exact(name):
+    Phi = EXACT[name]
+    matrix = Phi.to_dense()
+    np.testing.assert_allclose(as_matrix(Phi.circulant_gram()), matrix.conj().T @ matrix, atol=1e-12)
+
+
+def test_circulants_that_are_close():
+    rows = np.sort(np.random.default_rng(0).choice(200, 100, replace=False))
+    weights = np.random.default_rng(1).uniform(0.5, 1.5, 200)
+    for Phi in (
+        blur(2.0, 200, mode="linear"),
+        Mask(rows, 200) @ blur(2.0, 200),
+        Diagonal(weights) @ blur(2.0, 200),
+    ):
+        matrix = Phi.to_dense()
+        found = as_matrix(Phi.circulant_gram())
+        assert np.trace(found) == pytest.approx(np.trace(matrix.T @ matrix), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "Phi",
+    [
+        Dense(np.ones((3, 4))),
+        DCT(8),
+        blur(2.0, 40) @ Diagonal(np.arange(1.0, 41.0)),
+        vstack([blur(2.0, 40), Identity(40)]),
+        Convolution(gaussian(2.0), 8, mode="linear"),
+    ],
+)
+def test_others_have_none(Phi):
+    assert Phi.circulant_gram() is None
+
+
+# --- the preconditioner -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_the_preconditioner_inverts_equal_precisions(name):
+    Phi = EXACT[name]
+    phi = dictionary(Phi)
+    size = phi.shape[1]
+    P = FourierPreconditioner(np.full(size, 3.0), 0.1, phi.column_energy, phi.circulant_gram()).prepared()
+    matrix = Phi.to_dense()
+    rng = np.random.default_rng(0)
+    r = rng.standard_normal((3, size)).astype(matrix.dtype)
+    r = r + 1j * rng.standard_normal((3, size)) if Phi.is_complex else r
+    out = np.empty_like(r)
+    P.apply(r, out)
+    np.testing.assert_allclose((matrix.conj().T @ matrix + 0.3 * np.eye(size)) @ out.T, r.T, atol=1e-9)
+
+
+def test_the_preconditioner_is_positive_definite_whatever_alpha_is():
+    phi = dictionary(blur(2.5, 64))
+    alpha = 10 ** np.random.default_rng(0).uniform(-6, 12, 64)
+    P = FourierPreconditioner(alpha, 1e-4, phi.column_energy, phi.circulant_gram()).prepared()
+    out = np.empty((64, 64))
+    P.apply(np.eye(64), out)
+    np.testing.assert_allclose(out, out.T, rtol=1e-6, atol=1e-12 * np.abs(out).max())
+    scale = np.sqrt(np.diagonal(out))
+    assert np.linalg.eigvalsh(out / np.outer(scale, scale)).min() > 0
+
+
+@pytest.mark.parametrize("complex_data", [False, True])
+def test_a_blur_takes_few_steps(complex_data):
+    rng = np.random.default_rng(0)
+    phi = dictionary(blur(2.5, 512))
+    alpha = 10 ** rng.uniform(0, 2, 512)
+    v = rng.standard_normal((1, 512)) + (1j * rng.standard_normal((1, 512)) if complex_data else 0)
+    system = build_system(phi, alpha, 1e-4)
+    assert isinstance(system.preconditioner, FourierPreconditioner)
+    quick = system.solve(v, tol=1e-6, max_iter=2000)
+    plain = PosteriorSystem(phi, alpha, 1e-4, "primal").solve(v, tol=1e-6, max_iter=20_000)
+    assert quick.cg.converged.all()
+    assert quick.cg.iterations.max() < plain.cg.iterations.max() / 5
+    matrix = phi.to_dense()
+    wanted = np.linalg.solve(matrix.T @ matrix + 1e-4 * np.diag(alpha), matrix.T @ v[0])
+    np.testing.assert_allclose(quick.x[0], wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
+
+
+def test_torch_blurs_use_it_too():
+    torch = pytest.importorskip("torch")
+    case = problems.convolved(gaussian(2.5), 512, 0)
+    there = torch.as_tensor(case.y)
+    post = cofem.fit(case.Phi, there, noise_std=case.noise_std, method=cofem.CoFEM(), rng=0)
+    here = cofem.fit(case.Phi, case.y, noise_std=case.noise_std, method=cofem.CoFEM(), rng=0)
+    assert post.history["applications"][-1] < 2500
+    np.testing.assert_allclose(post.mean.numpy(), here.mean, atol=0.05 * np.abs(case.z).max())
+
+
+# --- couplings ----------------------------------------------------------------------------------------
+
+
+def correlations(phi):
+    matrix = phi.to_dense()
+    matrix = matrix / np.linalg.norm(matrix, axis=0)
+    return matrix.conj().T @ matrix
+
+
+@pytest.mark.parametrize(
+    "Phi",
+    [
+        blur(2.5),
+        Convolution(np.outer(gaussian(1.4), gaussian(1.0)), (16, 12)),
+        Convolution(COMPLEX, 16),
+        Dense(twins()),
+        Sparse(scipy.sparse.csr_array(twins())),
+        Dense(twins() * np.geomspace(1e-3, 1e3, 256)),
+        Dense(twins() * np.exp(1j * np.arange(256))),
+    ],
+)
+def test_clusters_hold_the_most_coupled_columns(Phi):
+    phi = dictionary(Phi)
+    assert has_couplings(phi)
+    couplings = find_couplings(phi)
+    assert find_couplings(phi) is couplings  # found once
+    chosen = np.array([5, 17, 30 % phi.shape[1]])
+    places, found = couplings.clusters(chosen, np.ones(phi.shape[1]))
+    np.testing.assert_array_equal(places[:, -1], chosen)
+    whole = correlations(phi)
+    for around, cluster, matrix in zip(chosen, places, found, strict=True):
+        distinct = np.unique(cluster, return_index=True)[1]
+        real = np.append([k for k in distinct if cluster[k] != around], len(cluster) - 1)
+        np.testing.assert_allclose(
+            matrix[np.ix_(real, real)], whole[np.ix_(cluster[real], cluster[real])], atol=1e-10
+        )
+        closest = np.argsort(-np.abs(whole[around]))[1]
+        assert closest in cluster or np.abs(whole[around, closest]) < 0.45
+        assert np.linalg.eigvalsh(matrix).min() > -1e-9
+
+
+def test_weights_decide_between_candidates():
+    couplings = find_couplings(dictionary(Convolution(0.98 ** np.arange(200), 1024, causal=True)))
+    assert isinstance(couplings, GridCouplings)
+    assert couplings.size == SIZES[-1]
+    weight = np.full(1024, 1e-6)
+    weight[[100, 140, 155]] = 1.0
+    places, _ = couplings.clusters(np.array([130]), weight)
+    assert {100, 140, 155} <= set(places[0].tolist())
+
+
+def test_incoherent_columns_have_no_couplings():
+    assert find_couplings(dictionary(np.random.default_rng(0).standard_normal((256, 300)))) is None
+
+
+def test_couplings_in_one_corner_only():
+    rng = np.random.default_rng(0)
+    Phi = rng.standard_normal((200, 1000))
+    Phi[:, 10] = Phi[:, 900] + 0.1 * rng.standard_normal(200)
+    couplings = find_couplings(dictionary(Phi))
+    assert isinstance(couplings, StoredCouplings)
+    assert 900 in couplings.places[10]
+    assert 10 in couplings.places[900]
+    others = np.setdiff1d(np.arange(1000), [10, 900])
+    far = couplings.places[others] != others[:, None]
+    assert far.mean() < 0.01
+
+
+# --- clusters -----------------------------------------------------------------------------------------
+
+
+def posterior(phi, alpha, noise_var, continued=True):
+    matrix = phi.to_dense()
+    Sigma = np.linalg.inv(matrix.conj().T @ matrix / noise_var + np.diag(alpha))
+    if not continued:
+        return PosteriorContext(phi, alpha, noise_var), Sigma
+    variance = np.diagonal(Sigma).real
+    # As after the step before.
+    return ContinuedContext(phi, alpha, noise_var, mean=np.zeros(alpha.size), variance=1.3 * variance), Sigma
+
+
+def estimated(estimator, context, Sigma, seed=0):
+    rng = np.random.default_rng(1000 + seed)
+    carry = estimator.init(context, rng)
+    rhs = estimator.right_hand_sides(context, carry, rng)
+    return estimator.estimate(context, carry, rhs, rhs.b @ Sigma.T)
+
+
+def error_in_what_the_data_say(value, context, Sigma):
+    variance = np.diagonal(Sigma).real
+    gamma = 1 - context.alpha * variance
+    return float(np.mean((value / variance - 1) ** 2) / np.mean(gamma**2))
+
+
+#: At small size, every kind of the benchmark that clusters are for, and how wrong clusters of one are.
+KINDS = {
+    "blur, width 2.5": (blur(2.5), 0.05),
+    "blur, width 1": (blur(1.0), 0.02),
+    "two axes": (Convolution(np.outer(gaussian(1.4), gaussian(1.4)), (16, 16)), 0.02),
+    "decay": (Convolution(0.98 ** np.arange(100), 256, causal=True), 0.02),
+    "linear": (blur(2.5, mode="linear"), 0.05),
+    "near duplicates": (Dense(twins()), 0.02),
+    "blocks": (Dense(problems.in_blocks(256, 0).Phi), 0.01),
+}
+
+
+@pytest.mark.parametrize("continued", [False, True])
+@pytest.mark.parametrize("name", KINDS)
+def test_clusters_against_exact_variances(name, continued):
+    Phi, of_one = KINDS[name]
+    rng = np.random.default_rng(0)
+    energy = Phi.column_norms() ** 2
+    live = rng.random(energy.size) < 0.05
+    alpha = energy * np.where(live, 1.0, 10 ** rng.uniform(2, 5, energy.size))
+    context, Sigma = posterior(dictionary(Phi), alpha, 1e-4 * energy.mean(), continued)
+    found = error_in_what_the_data_say(estimated(Clusters(), context, Sigma).value, context, Sigma)
+    alone = error_in_what_the_data_say(estimated(Pooled(), context, Sigma).value, context, Sigma)
+    assert found < 0.03
+    assert found < alone or alone < of_one
+
+
+def test_clusters_of_all_columns_are_exact():
+    """With c = beta and all columns in each cluster nothing is approximate."""
+    phi = dictionary(twins(40, 8))
+    alpha = np.geomspace(1, 100, 8)
+    matrix = phi.to_dense()
+    whole = correlations(phi)
+    places = np.array([[*np.delete(np.arange(8), j), j] for j in range(8)])
+    couplings = StoredCouplings(places, whole[places[:, :, None], places[:, None, :]])
+    strength = phi.column_energy / alpha
+    shared = in_clusters(couplings, strength, 100.0)
+    exact = np.diagonal(np.linalg.inv(100.0 * matrix.T @ matrix + np.diag(alpha)))
+    np.testing.assert_allclose(1 / alpha / (1 + 100.0 * shared), exact, rtol=1e-10)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    width=st.floats(0.3, 4.0),
+    decades=st.floats(0.0, 8.0),
+    noise=st.floats(1e-6, 1.0),
+)
+def test_cluster_variances_are_within_their_bounds(seed, width, decades, noise):
+    rng = np.random.default_rng(seed)
+    phi = dictionary(blur(width, 64))
+    context, Sigma = posterior(phi, 10 ** rng.uniform(0, decades, 64), noise)
+    value = estimated(Clusters(), context, Sigma, seed).value
+    assert np.isfinite(value).all()
+    assert (value >= context.floor * (1 - 1e-9)).all()
+    assert (value <= context.g * (1 + 1e-9)).all()
+
+
+# --- fits ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["blur, width 2.5", "2-D blur, width 1.4", "decay 0.98", "near duplicates"])
+def test_fits_end_where_exact_em_does(kind):
+    ratios = []
+    for seed in range(3):
+        case = problems.COHERENT[kind](600, seed)
+        method = cofem.CoFEM(diagonal="clusters")
+        post = cofem.fit(case.Phi, case.y, noise_std=case.noise_std, method=method, rng=0)
+        exact = cofem.fit(
+            case.Phi, case.y, noise_std=case.noise_std, method=cofem.CoFEM(diagonal="exact"), rng=0
+        )
+        assert "ran out" not in str(post.status)
+        ratios.append(case.nrmse(post.mean) / case.nrmse(exact.mean))
+    assert np.median(ratios) < 1.15
+
+
+def test_large_blurs_are_left_to_clusters():
+    case = problems.convolved(gaussian(2.5), 4096, 0)  # beyond what the exact diagonal takes over
+    post = cofem.fit(case.Phi, case.y, noise_std=case.noise_std, method=cofem.CoFEM(), rng=0)
+    assert post.converged
+    assert post.history["diagonal"][-1] == "clusters"
+    assert "variances by 'clusters', because 'self_consistent' failed" in str(post.status)
+    assert "ran out" not in str(post.status)
+    assert post.history["applications"][-1] < 10_000
+
+
+@pytest.mark.parametrize(
+    ("Phi", "names"),
+    [
+        (blur(2.5, 512), ["exact"]),
+        (blur(2.5, 513), ["self_consistent", "clusters", "exact"]),
+        (blur(2.5, 2048), ["self_consistent", "clusters", "exact"]),
+        (blur(2.5, 2049), ["self_consistent", "clusters", "corrected"]),
+        (DCT(4096), ["self_consistent", "corrected"]),
+        (Convolution(np.ones((3, 3)), (64, 64)), ["self_consistent", "clusters", "corrected"]),
+        (Sparse(scipy.sparse.eye_array(4096)), ["self_consistent", "clusters", "corrected"]),
+    ],
+)
+def test_candidates_around_every_threshold(Phi, names):
+    context = PosteriorContext(dictionary(Phi), np.ones(Phi.shape[1]), 1.0)
+    assert [estimator.name for estimator in Gate().candidates(context)] == names
+
+
+def test_stored_columns_are_compared_up_to_a_size(monkeypatch):
+    phi = dictionary(Sparse(scipy.sparse.eye_array(300)))
+    assert has_couplings(phi)
+    monkeypatch.setattr("cofem.linalg.couplings.MOST_COMPARED", 299)
+    assert not has_couplings(phi)
+
+
+def test_a_killed_fit_with_clusters_goes_on_as_it_would_have(tmp_path):
+    case = problems.convolved(gaussian(2.5), 600, 0)
+    settings = {"noise_std": case.noise_std, "method": cofem.CoFEM(diagonal="clusters"), "rng": 0}
+    whole = cofem.fit(case.Phi, case.y, **settings)
+    path = tmp_path / "fit.npz"
+
+    def stop(state):
+        return state.iteration == 9
+
+    cofem.fit(case.Phi, case.y, checkpoint=path, callback=stop, **settings)
+    resumed = cofem.fit(case.Phi, case.y, resume=path, **settings)
+    np.testing.assert_array_equal(resumed.mean, whole.mean)
+    np.testing.assert_array_equal(resumed.variance, whole.variance)
+
+
+# --- the noise, and what a status says ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_noise_of_decays(seed):
+    rng = np.random.default_rng(seed)
+    spikes = rng.poisson(0.03, 400).astype(float)
+    Phi = Convolution(0.95 ** np.arange(100), 400, mode="linear", causal=True)
+    y = Phi @ spikes + 0.1 * rng.standard_normal(400)
+    post = cofem.fit(Phi, y, nonnegative=True, rng=0)
+    assert 1 / 1.5 < post.noise_std / 0.1 < 1.5
+
+
+def test_error_of_most():
+    rng = np.random.default_rng(0)
+    normal = rng.standard_normal(1000)
+    assert error_of_most(normal) == np.mean(normal**2)
+    waves = (normal + 1j * rng.standard_normal(1000)) / 2**0.5
+    assert error_of_most(waves) == np.mean(np.abs(waves) ** 2)
+    far = np.where(np.arange(1000) < 100, 30.0, 1.0)
+    assert error_of_most(far * normal) == pytest.approx(1.0, rel=0.25)
+    assert error_of_most(far * waves) == pytest.approx(1.0, rel=0.25)
+    few = np.array([1.0, 1.0, 50.0])
+    assert error_of_most(few) == np.mean(few**2)
+
+
+def test_coefficients_that_the_data_cannot_tell_apart_are_pointed_out():
+    rng = np.random.default_rng(0)
+    Phi = Convolution(np.outer(gaussian(2.0), gaussian(2.0)), (24, 24))
+    x, y = np.mgrid[:24, :24]
+    scene = np.exp(-((x - 9) ** 2 + (y - 14) ** 2) / 18.0)
+    data = Phi @ scene.ravel()
+    noise = 0.02 * np.std(data)
+    post = cofem.fit(Phi, data + noise * rng.standard_normal(data.size), noise_std=noise, rng=0)
+    assert "the posterior expects the mean to be off by" in str(post.status)
+    sharp = np.zeros(576)
+    sharp[[100, 300, 450]] = 1.0
+    mild = Convolution(np.outer(gaussian(0.5), gaussian(0.5)), (24, 24))
+    post = cofem.fit(mild, mild @ sharp + 0.01 * rng.standard_normal(576), noise_std=0.01, rng=0)
+    assert "expects the mean" not in str(post.status)
