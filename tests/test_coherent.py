@@ -1,4 +1,4 @@
-"""Coherent dictionaries: circulants, couplings, clusters, their preconditioner and what the gate makes of it."""
+"""Coherent dictionaries: circulants, couplings, clusters, preconditioners, and what the gate makes of it."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,8 @@ from cofem.linalg.couplings import (
 )
 from cofem.linalg.diagonals import Clusters, ContinuedContext, Gate, Pooled, PosteriorContext
 from cofem.linalg.diagonals.clusters import in_clusters
-from cofem.linalg.preconditioners import FourierPreconditioner
+from cofem.linalg.preconditioners import Deflated, FourierPreconditioner
+from cofem.linalg.preconditioners.deflation import sparse_gram
 from cofem.linalg.system import PosteriorSystem
 from cofem.operators import DCT, Convolution, Dense, Diagonal, Identity, Mask, Sparse, vstack
 
@@ -193,7 +194,7 @@ def test_clusters_hold_the_most_coupled_columns(Phi):
     assert has_couplings(phi)
     couplings = find_couplings(phi)
     assert find_couplings(phi) is couplings  # found once
-    chosen = np.array([5, 17, 30 % phi.shape[1]])
+    chosen = np.array([5, 17, 30]) % phi.shape[1]
     places, found = couplings.clusters(chosen, np.ones(phi.shape[1]))
     np.testing.assert_array_equal(places[:, -1], chosen)
     whole = correlations(phi)
@@ -282,10 +283,17 @@ def test_clusters_against_exact_variances(name, continued):
     live = rng.random(energy.size) < 0.05
     alpha = energy * np.where(live, 1.0, 10 ** rng.uniform(2, 5, energy.size))
     context, Sigma = posterior(dictionary(Phi), alpha, 1e-4 * energy.mean(), continued)
-    found = error_in_what_the_data_say(estimated(Clusters(), context, Sigma).value, context, Sigma)
-    alone = error_in_what_the_data_say(estimated(Pooled(), context, Sigma).value, context, Sigma)
-    assert found < 0.03
-    assert found < alone or alone < of_one
+    found, alone = (
+        np.median(
+            [
+                error_in_what_the_data_say(estimated(kind, context, Sigma, seed).value, context, Sigma)
+                for seed in range(6)
+            ]
+        )
+        for kind in (Clusters(), Pooled())
+    )
+    assert found < 0.06
+    assert found < alone / 2 or alone < of_one
 
 
 def test_clusters_of_all_columns_are_exact():
@@ -414,15 +422,73 @@ def test_error_of_most():
 
 def test_coefficients_that_the_data_cannot_tell_apart_are_pointed_out():
     rng = np.random.default_rng(0)
-    Phi = Convolution(np.outer(gaussian(2.0), gaussian(2.0)), (24, 24))
-    x, y = np.mgrid[:24, :24]
-    scene = np.exp(-((x - 9) ** 2 + (y - 14) ** 2) / 18.0)
-    data = Phi @ scene.ravel()
-    noise = 0.02 * np.std(data)
-    post = cofem.fit(Phi, data + noise * rng.standard_normal(data.size), noise_std=noise, rng=0)
-    assert "the posterior expects the mean to be off by" in str(post.status)
-    sharp = np.zeros(576)
-    sharp[[100, 300, 450]] = 1.0
-    mild = Convolution(np.outer(gaussian(0.5), gaussian(0.5)), (24, 24))
-    post = cofem.fit(mild, mild @ sharp + 0.01 * rng.standard_normal(576), noise_std=0.01, rng=0)
+    Phi = rng.standard_normal((60, 40))
+    y = 2 * Phi[:, 0] + 0.01 * rng.standard_normal(60)
+    post = cofem.fit(Phi, y, noise_std=0.01, rng=0)
     assert "expects the mean" not in str(post.status)
+    Phi[:, 1] = Phi[:, 0]
+    post = cofem.fit(Phi, y, noise_std=0.01, rng=0)
+    expected = np.sqrt(post.variance.sum()) / np.linalg.norm(post.mean)
+    assert expected > 0.5
+    assert f"the posterior expects the mean to be off by {expected:.0%} of its norm" in str(post.status)
+
+
+# --- what is known well, taken out of the system --------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["one axis", "two axes", "complex kernel", "stack", "transformed"])
+def test_gram_matrices_of_some_columns(name):
+    Phi = EXACT[name]
+    matrix = Phi.to_dense()
+    chosen = np.array([0, 1, 3, 7, Phi.shape[1] - 1])
+    found = sparse_gram(Phi.circulant_gram(), chosen).toarray()
+    np.testing.assert_allclose(found, (matrix.conj().T @ matrix)[np.ix_(chosen, chosen)], atol=1e-12)
+
+
+def neighbours(size=512, noise_var=1e-4):
+    """Return a blur, and precisions of a fit that has found pairs next to each other."""
+    alpha = 10 ** np.random.default_rng(0).uniform(4, 6, size)
+    alpha[20::40] = alpha[21::40] = 1.0
+    return dictionary(blur(2.5, size)), alpha, noise_var
+
+
+def test_neighbours_that_were_found_take_few_steps():
+    phi, alpha, noise_var = neighbours()
+    rng = np.random.default_rng(1)
+    v, b = rng.standard_normal((2, 512)), rng.standard_normal((2, 512)) * np.sqrt(alpha)
+    system = build_system(phi, alpha, noise_var)
+    assert isinstance(system.preconditioner, Deflated)
+    plain = PosteriorSystem(phi, alpha, noise_var, "primal", system.preconditioner.inner)
+    found = system.solve(v, b.copy(), tol=1e-5, max_iter=400)
+    slow = plain.solve(v, b.copy(), tol=1e-5, max_iter=4000)
+    assert found.cg.converged.all()
+    assert found.cg.iterations.max() < slow.cg.iterations.max() / 3
+    matrix = phi.to_dense()
+    A = matrix.T @ matrix / noise_var + np.diag(alpha)
+    wanted = np.linalg.solve(A, np.concatenate([v @ matrix / noise_var, b]).T).T
+    error = found.x - wanted
+    size = np.sqrt(np.einsum("ij,jk,ik->i", error, A, error))
+    assert (size[:2] < 1e-4 * np.sqrt(512)).all()
+    assert (size[2:] < 1e-4 * np.sqrt(np.einsum("ij,jk,ik->i", wanted, A, wanted)[2:])).all()
+
+
+@pytest.mark.parametrize("complex_data", [False, True])
+def test_a_guess_is_no_hindrance(complex_data):
+    phi, alpha, noise_var = neighbours()
+    rng = np.random.default_rng(1)
+    v = rng.standard_normal((1, 512)) + (1j * rng.standard_normal((1, 512)) if complex_data else 0)
+    system = build_system(phi, alpha, noise_var)
+    first = system.solve(v, tol=1e-6, max_iter=400).x
+    again = system.solve(v, tol=1e-6, max_iter=400, guess=first + 0.01 * np.abs(first).max())
+    assert again.cg.converged.all()
+    np.testing.assert_allclose(again.x, first, atol=1e-4 * np.abs(first).max())
+
+
+def test_nothing_is_taken_out_while_all_precisions_are_alike():
+    phi, _, noise_var = neighbours()
+    for alpha in (np.ones(512), np.full(512, 1e8)):
+        assert isinstance(build_system(phi, alpha, noise_var).preconditioner, FourierPreconditioner)
+    rows = np.arange(0, 512, 2)
+    masked = dictionary(Mask(rows, 512) @ blur(2.5, 512))  # like a circulant, but not one
+    system = build_system(masked, neighbours()[1], noise_var, form="primal")
+    assert isinstance(system.preconditioner, FourierPreconditioner)

@@ -66,17 +66,17 @@ class GridCouplings(NamedTuple):
     ----------
     shape : tuple of int
         The grid.
-    table : ndarray
-        Correlation of two columns by their offset, modulo its shape.
-    offsets : ndarray of int, shape (m, number of axes)
-        Offsets of columns that are coupled, the most coupled first.
+    offsets : ndarray of int, shape (m + 1, number of axes)
+        Offsets of columns that are coupled, and last that of a column itself, zero.
+    correlations : ndarray of shape (m + 1, m + 1)
+        Between columns at these offsets.
     size : int
         Columns in a cluster.
     """
 
     shape: tuple[int, ...]
-    table: np.ndarray
     offsets: np.ndarray
+    correlations: np.ndarray
     size: int
 
     def clusters(self, chosen: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -84,13 +84,14 @@ class GridCouplings(NamedTuple):
         here = np.stack(np.unravel_index(chosen, self.shape))
         there = (here[:, :, None] + self.offsets.T[:, None, :]) % np.array(self.shape)[:, None, None]
         places = np.ravel_multi_index(tuple(there), self.shape)
-        most = self.size - 1
-        if places.shape[1] > most:
-            power = squared_modulus(self.table[tuple(self.offsets.T)])
-            best = np.argpartition(-power * weight[places], most - 1, axis=1)[:, :most]
-            places = np.take_along_axis(places, best, axis=1)
-        places = np.concatenate([places, chosen[:, None]], axis=1)
-        return places, lookup(self.table, self.shape, places)
+        last = len(self.offsets) - 1
+        if last < self.size:
+            return places, np.broadcast_to(self.correlations, (chosen.size, last + 1, last + 1))
+        power = squared_modulus(self.correlations[:last, last])
+        best = np.argpartition(-power * weight[places[:, :last]], self.size - 2, axis=1)[:, : self.size - 1]
+        best = np.concatenate([best, np.full((chosen.size, 1), last)], axis=1)
+        pairs = best[:, :, None] * (last + 1) + best[:, None, :]
+        return np.take_along_axis(places, best, axis=1), np.take(self.correlations.ravel(), pairs)
 
 
 class StoredCouplings(NamedTuple):
@@ -160,8 +161,9 @@ def _on_grid(circulant: CirculantGram) -> GridCouplings | None:
     most = min(CANDIDATES * size, int(np.count_nonzero(moduli > COUPLED)))
     if not most:
         return None
-    order = np.argsort(moduli, axis=None)[::-1][:most]
-    return GridCouplings(circulant.shape, table, np.stack(np.unravel_index(order, circulant.shape), 1), size)
+    order = np.append(np.argsort(moduli, axis=None)[::-1][:most], 0)
+    offsets = np.stack(np.unravel_index(order, circulant.shape), axis=1)
+    return GridCouplings(circulant.shape, offsets, lookup(table, circulant.shape, order[None])[0], size)
 
 
 def _size_for(count: int) -> int:
