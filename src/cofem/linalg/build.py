@@ -119,8 +119,8 @@ def choose_form(
     """Pick the form whose conjugate gradients take fewer steps and stay accurate.
 
     1. N >= D: primal.
-    2. Rows that are orthonormal up to scale: primal, as long as the working precision can tell the prior
-       from the data term.
+    2. Rows that are orthonormal up to scale, or a dictionary that is like a convolution: primal, as long as
+       the working precision can tell the prior from the data term.
     3. Otherwise the dual form is best while most of alpha is far below ``beta ||phi_j||^2``, and the primal
        one later; the steps that they took recently decide.
 
@@ -139,7 +139,9 @@ def choose_form(
     if not may_be_dual(phi):
         return "primal"
     steps = steps or {}
-    if row_gram is None and steps.get("primal", UNTRIED_STEPS) >= steps.get("dual", 0):
+    # What is like a convolution has a preconditioner of the primal form only.
+    untried = 0 if phi.circulant_gram() is None else np.inf
+    if row_gram is None and steps.get("primal", UNTRIED_STEPS) >= steps.get("dual", untried):
         return "dual"
     # Rounding errors of the primal form collect in directions the data do not see, where the prior rules.
     gain = phi.norm**2 if row_gram is None else row_gram
