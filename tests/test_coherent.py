@@ -195,7 +195,7 @@ def test_clusters_hold_the_most_coupled_columns(Phi):
     couplings = find_couplings(phi)
     assert find_couplings(phi) is couplings  # found once
     chosen = np.array([5, 17, 30]) % phi.shape[1]
-    places, found = couplings.clusters(chosen, np.ones(phi.shape[1]))
+    places, found = couplings.clusters(chosen, np.ones(phi.shape[1]), couplings.size)
     np.testing.assert_array_equal(places[:, -1], chosen)
     whole = correlations(phi)
     for around, cluster, matrix in zip(chosen, places, found, strict=True):
@@ -215,7 +215,7 @@ def test_weights_decide_between_candidates():
     assert couplings.size == SIZES[-1]
     weight = np.full(1024, 1e-6)
     weight[[100, 140, 155]] = 1.0
-    places, _ = couplings.clusters(np.array([130]), weight)
+    places, _ = couplings.clusters(np.array([130]), weight, couplings.size)
     assert {100, 140, 155} <= set(places[0].tolist())
 
 
