@@ -69,7 +69,7 @@ class CoFEM(ExpectationMaximisation):
     diagonal : str or DiagonalEstimator
         How the variances are estimated: ``"auto"`` (the fastest that direct probes do not contradict),
         ``"rademacher"`` (direct probes, as in the paper), ``"paired"``, ``"pooled"``,
-        ``"self_consistent"``, ``"corrected"``, ``"exact"``, or an object from `cofem.linalg.diagonals`.
+        ``"clusters"``, ``"self_consistent"``, ``"corrected"``, ``"exact"``, or an object from `cofem.linalg.diagonals`.
     probes : int
         Number K of probes of ``diagonal="rademacher"``.
     probe_distribution : {"rademacher", "gaussian"}
@@ -85,7 +85,8 @@ class CoFEM(ExpectationMaximisation):
         Tolerance of the probes, relative to the solution in the posterior's energy norm.
     preconditioner : {"auto", "none", "spectral", "jacobi"}
         For the primal form: ``beta c + alpha`` with c the squared norm of Phi (`spectral`) or of each
-        column (`jacobi`). `auto` takes `spectral` for orthonormal rows, else `jacobi`, and for the dual form
+        column (`jacobi`). `auto` takes `spectral` for orthonormal rows, a Fourier transform for what is like
+        a convolution, else `jacobi`, and for the dual form
         the columns that stand out, if Phi stores its columns in double precision; see
         `cofem.linalg.preconditioners.large_columns`.
     form : {"auto", "primal", "dual"}
