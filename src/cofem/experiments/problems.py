@@ -187,11 +187,11 @@ def duplicated(D: int, seed: int) -> Case:
     return _observe(Phi, _spikes(D, round(0.03 * D), rng), rng, compared=lambda x: x[0::2] + x[1::2])
 
 
-def gaussian(D: int, seed: int, f: float, density: float = 0.1) -> Case:
+def gaussian(D: int, seed: int, f: float, density: float = 0.1, sigma: float = NOISE_STD) -> Case:
     """Gaussian columns of norm one or nearly, ``N = D / f``; N(0, 1) spikes."""
     rng = np.random.default_rng(seed)
     N = round(D / f)
-    return _observe(rng.standard_normal((N, D)) / N**0.5, _spikes(D, round(density * D), rng), rng)
+    return _observe(rng.standard_normal((N, D)) / N**0.5, _spikes(D, round(density * D), rng), rng, sigma)
 
 
 def sparse_matrix(D: int, seed: int) -> Case:

@@ -12,7 +12,7 @@ from scipy.special import ndtri
 
 import cofem
 from cofem.experiments.bench.coverage import mean_share
-from cofem.experiments.problems import COHERENT, RELATIVE_NOISE, SHARE, Case, dct
+from cofem.experiments.problems import COHERENT, RELATIVE_NOISE, SHARE, Case, dct, gaussian
 from cofem.experiments.study.base import Check, Options, Report, Study, Table, at_most, grid, number
 from cofem.experiments.study.measure import timed_fit, whole_fit
 from cofem.experiments.study.plot import Plot
@@ -41,7 +41,8 @@ class Coherent(Study):
         "3 % of the coefficients are not zero, the noise is 1 % of the data, float64. *Default* is "
         "`cofem.CoFEM()` with the noise given, *learned* the same with the noise learned, *exact EM* 200 "
         "plain steps of `em` or `irls`, whichever factors the smaller matrix. *Incoherent* is the default on "
-        "samples of cosines of the same D, density and relative noise (a quarter sampled). *100 probes* is "
+        "a quarter of the samples of cosines, or for matrices on Gaussian columns, of the same size, density and "
+        "relative noise. *100 probes* is "
         '`cofem.CoFEM(diagonal="rademacher", probes=100)`, fresh ones in every step, at sizes that exact EM '
         "does not reach. *Variances* is the error that the gate's own checks found, averaged over those of "
         "the estimator it ended with. Intervals of 90 %: of the coefficients that are not zero, and of data "
@@ -65,7 +66,7 @@ class Coherent(Study):
         D = int(cell.setting["D"])
         case = COHERENT[str(cell.setting["kind"])](D, cell.seed)
         if cell.method == "incoherent":
-            case = _incoherent(case.z.size, cell.seed)
+            case = _incoherent(case, cell.seed)
         limit: dict[str, Any] = {"seed": cell.seed, "time_limit": options.time_limit}
         if cell.method == "exact EM":
             method: Any = cofem.EM() if case.Phi.shape[1] <= case.Phi.shape[0] else cofem.IRLS()
@@ -163,8 +164,13 @@ class Coherent(Study):
         return [kind, D, *errors, number(ratio), number(part), number(slower)]
 
 
-def _incoherent(D: int, seed: int) -> Case:
-    """Draw samples of cosines, whose standard deviation is the root of the density."""
+def _incoherent(case: Case, seed: int) -> Case:
+    """Draw a problem of the same size and kind whose columns are not alike, with the same relative noise."""
+    D = case.z.size
+    if isinstance(case.Phi, np.ndarray):
+        f = case.Phi.shape[1] / case.Phi.shape[0]
+        return gaussian(D, seed, f, SHARE, RELATIVE_NOISE * (SHARE * f) ** 0.5)
+    # The data have the standard deviation of the coefficients, the root of the density.
     return dct(D, 4, SHARE, RELATIVE_NOISE * SHARE**0.5, seed)
 
 
