@@ -41,8 +41,8 @@ class Coherent(Study):
         "3 % of the coefficients are not zero, the noise is 1 % of the data, float64. *Default* is "
         "`cofem.CoFEM()` with the noise given, *learned* the same with the noise learned, *exact EM* 200 "
         "plain steps of `em` or `irls`, whichever factors the smaller matrix. *Incoherent* is the default on "
-        "a quarter of the samples of cosines, or for matrices on Gaussian columns, of the same size, density and "
-        "relative noise. *100 probes* is "
+        "a quarter of the samples of cosines, or for matrices on Gaussian columns, of the same size, density "
+        "and relative noise. *100 probes* is "
         '`cofem.CoFEM(diagonal="rademacher", probes=100)`, fresh ones in every step, at sizes that exact EM '
         "does not reach. *Variances* is the error that the gate's own checks found, averaged over those of "
         "the estimator it ended with. Intervals of 90 %: of the coefficients that are not zero, and of data "
