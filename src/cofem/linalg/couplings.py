@@ -22,7 +22,7 @@ from cofem.operators.entries import lookup
 
 #: Correlation from which on two columns count as coupled, and from which on clusters get larger.
 COUPLED, CLOSE = 0.03, 0.1
-#: Sizes of clusters, and how many candidates there are for each place in one.
+#: Sizes of clusters, and how many candidates there are for each place in one on a grid.
 SIZES, CANDIDATES = (8, 16, 32), 4
 #: Random vectors that pairs of stored columns are found by, and the correlation that is looked for: 3.6
 #: standard errors of what they say.
@@ -93,16 +93,19 @@ class GridCouplings(NamedTuple):
 
     def clusters(self, chosen: np.ndarray, weight: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
         """Take the offsets at which coupling and weight are largest."""
-        here = np.stack(np.unravel_index(chosen, self.shape))
-        there = (here[:, :, None] + self.offsets.T[:, None, :]) % np.array(self.shape)[:, None, None]
-        places = np.ravel_multi_index(tuple(there), self.shape)
         last = len(self.offsets) - 1
-        if last < size:
-            return places, np.broadcast_to(self.correlations, (chosen.size, last + 1, last + 1))
-        power = squared_modulus(self.correlations[:last, last])
-        best = np.argpartition(-power * weight[places[:, :last]], size - 2, axis=1)[:, : size - 1]
-        best = np.concatenate([best, np.full((chosen.size, 1), last)], axis=1)
-        pairs = best[:, :, None] * (last + 1) + best[:, None, :]
+        some = np.append(np.arange(min(CANDIDATES * size, last)), last)  # the most coupled come first
+        here = np.stack(np.unravel_index(chosen, self.shape))
+        there = (here[:, :, None] + self.offsets[some].T[:, None, :]) % np.array(self.shape)[:, None, None]
+        places = np.ravel_multi_index(tuple(there), self.shape)
+        if some.size <= size:
+            found = self.correlations[some[:, None], some]
+            return places, np.broadcast_to(found, (chosen.size, *found.shape))
+        power = squared_modulus(self.correlations[some[:-1], last])
+        best = np.argpartition(-power * weight[places[:, :-1]], size - 2, axis=1)[:, : size - 1]
+        best = np.concatenate([best, np.full((chosen.size, 1), some.size - 1)], axis=1)
+        among = some[best]
+        pairs = among[:, :, None] * (last + 1) + among[:, None, :]
         return np.take_along_axis(places, best, axis=1), np.take(self.correlations.ravel(), pairs)
 
 
