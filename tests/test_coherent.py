@@ -433,6 +433,20 @@ def test_coefficients_that_the_data_cannot_tell_apart_are_pointed_out():
     assert f"the posterior expects the mean to be off by {expected:.0%} of its norm" in str(post.status)
 
 
+def test_sharp_columns_that_make_a_smooth_signal_are_pointed_out():
+    rng = np.random.default_rng(0)
+    Phi = Convolution(np.outer(gaussian(2.0), gaussian(2.0)), (24, 24))
+    x, y = np.mgrid[:24, :24]
+    clean = Phi @ np.exp(-((x - 9) ** 2 + (y - 14) ** 2) / 18.0).ravel()
+    noise = 0.02 * np.std(clean)
+    settings = {"noise_std": noise, "rng": 0, "tol": 1e-2}
+    post = cofem.fit(Phi, clean + noise * rng.standard_normal(576), **settings)
+    assert "columns that were found act together" in str(post.status)
+    apart = Phi @ np.isin(np.arange(576), [100, 300, 450]).astype(float)
+    post = cofem.fit(Phi, apart + 0.01 * rng.standard_normal(576), **settings | {"noise_std": 0.01})
+    assert "act together" not in str(post.status)
+
+
 # --- what is known well, taken out of the system --------------------------------------------------------
 
 

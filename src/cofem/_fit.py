@@ -25,7 +25,7 @@ from cofem.inference.notes import (
     about_copies,
     about_expected_error,
     about_the_data,
-    about_the_noise,
+    about_the_fit,
     about_weak_columns,
     fault_of,
 )
@@ -218,7 +218,7 @@ def fit_task(data: Data, settings: Settings, runner: Runner, task: int = 0) -> P
     if outcome.doubtful or fault or cut_short:
         warn(str(status), ConvergenceWarning)
     if status.code is not StatusCode.FAILED and not learned.stopped:
-        notes += about_the_noise(outcome, learned=prepared.noise.std is None)
+        notes += about_the_fit(outcome, learned=prepared.noise.std is None)
     notes += [*about_weak_columns(outcome), *about_expected_error(outcome)]
     status = Status(status.code, status.message, (*status.notes, *filter(None, notes)))
     return _posterior(prepared, replace(outcome, status=status), method)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from cofem._arrays import average, inner, namespace, on_device_of, size, squared_modulus, total
+from cofem._arrays import Array, average, inner, namespace, on_device_of, size, squared_modulus, total
 from cofem.inference.prepare import Data, PreparedProblem
 from cofem.inference.problem import Problem
 from cofem.inference.record import Outcome
 from cofem.operators import Operator, check_adjoint
 
+#: Energy of the fit, relative to that of its columns one by one, that is pointed out.
+TOGETHER = 3.0
 #: Error of the mean, relative to its norm, that is pointed out if the posterior expects it.
 EXPECTED_ERROR = 0.3
 #: Norm of a column, relative to the largest, below which what is found on it is pointed out.
@@ -68,14 +70,42 @@ def about_copies(problem: Problem) -> list[str]:
     ]
 
 
-def about_the_noise(outcome: Outcome, learned: bool) -> list[str]:
+def about_the_fit(outcome: Outcome, learned: bool) -> list[str]:
+    """Say so where the fit to the data speaks against the noise, or against single columns."""
+    problem, state = outcome.problem, outcome.state
+    fitted = problem.phi.operator.forward(problem.point(state.mean, state.variance))
+    return [*_about_the_noise(outcome, fitted, learned), *_about_sums(outcome, fitted)]
+
+
+def _about_sums(outcome: Outcome, fitted: Array) -> list[str]:
+    """Say so where columns that were found act together: what they add up to is not sparse in them.
+
+    The energy of the fit over that of its columns one by one was 0.7 to 1.05 for spikes on eight kinds of
+    coherent dictionary, and 4.7 for galaxies in single pixels behind a blur of two: their light was right to
+    0.2 %, and the pixels were off by 230 %.
+    """
+    problem, mean = outcome.problem, outcome.state.mean
+    apart = total(problem.phi.column_energy * squared_modulus(mean))
+    if not apart > 0:
+        return []
+    ratio = inner(fitted, fitted) / apart
+    if not ratio > TOGETHER:
+        return []
+    return [
+        f"columns that were found act together: the fit has {ratio:.2g} times the energy of its columns one "
+        "by one, as where a smooth signal is made of sharp columns. Predictions and sums over neighbours may "
+        "be right, single coefficients need not be; try columns of the width of what you look for"
+    ]
+
+
+def _about_the_noise(outcome: Outcome, fitted: Array, learned: bool) -> list[str]:
     """Say so where the noise, given or learned, cannot be that of the data."""
     problem, state = outcome.problem, outcome.state
     count = size(problem.y)
     if count < ENOUGH_TO_JUDGE:
         return []
     noise_std = problem.noise_var**0.5 * problem.units.data
-    misfit = problem.y - problem.phi.operator.forward(problem.point(state.mean, state.variance))
+    misfit = problem.y - fitted
     residual = (average(squared_modulus(misfit)) / problem.noise_var) ** 0.5
     least, most = RESIDUAL_OF_LEARNED if learned else FITTING_RESIDUAL
     power = (average(squared_modulus(problem.y)) / problem.noise_var) ** 0.5

@@ -30,8 +30,8 @@ from cofem.linalg.probes import Signs, draw_signs
 #: dictionaries of D = 4096 it was 0.00 to 0.01, on blurs 0.5 to 1.3, and where columns come in blocks 0.1.
 TOLERATED = 0.02
 #: Where only direct probes could take over, which take far more products and are noisy themselves (spots of
-#: two widths behind a blur, 96 x 96 pixels: 170 s and 16.1 % in place of 12 s and 17.0 %), so many times that; or
-#: half of it in the variances themselves, over all coefficients.
+#: two widths behind a blur, 96 x 96 pixels: 170 s and 16.1 %, in place of 12 s and 17.3 %), so many times
+#: that; or half of it in the variances themselves, over all coefficients.
 BEFORE_FALLBACK = 5.0
 #: Error that is pointed out.
 ROUGH = 0.1
