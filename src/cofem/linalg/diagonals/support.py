@@ -155,7 +155,8 @@ def _alike(context: PosteriorContext, variance: Array, found: np.ndarray) -> np.
     xp = namespace(variance)
     known = to_numpy(1 - context.alpha * variance)
     # What the estimate leaves of the precision that the data would give to a column alone.
-    left = known / to_numpy(variance * context.phi.column_energy / context.noise_var)
+    alone = to_numpy(variance * context.phi.column_energy / context.noise_var)
+    left = known / np.maximum(alone, np.finfo(alone.dtype).tiny)  # nothing is known of a column of zeros
     live = np.flatnonzero(known > LIVE)
     most = min(COMPARED_COLUMNS, vectors_at_once(context.phi.shape[0], WRITTEN_OUT))
     chosen = np.concatenate([found, np.setdiff1d(live, found)])[:most]
