@@ -107,6 +107,10 @@ class Method(ABC):
     #: Whether it has a stop rule of its own, in place of the change of the mean.
     stops_itself: ClassVar[bool] = False
 
+    def share_of_noise(self, state: State) -> float:
+        """Return `noise_tol`, or what suits the state that a fit is in."""
+        return self.noise_tol
+
     @property
     def start_alpha(self) -> float | None:
         """Where alpha starts unless the user says otherwise; None for a start free of units."""

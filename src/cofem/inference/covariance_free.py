@@ -29,6 +29,10 @@ from cofem.status import StatusCode
 #: Accuracy of the final mean: its error in the posterior's energy norm, root mean square over N.
 FINAL_TOL = 0.02
 
+#: `CoFEM.noise_tol` on coherent dictionaries, where neighbours share out what they explain in many small
+#: steps: with 0.03 the error was 10 and 7 % above that of 200 steps of exact EM (decay 0.98, blur of width 1).
+COHERENT_NOISE_TOL = 0.01
+
 BROKEN = (
     "conjugate gradients broke down, because the operator gave values that are not finite or is not the "
     "adjoint it claims"
@@ -54,6 +58,8 @@ class Carry(NamedTuple):
     misled: bool = False
     #: Whether systems are factored, since conjugate gradients ran out of steps.
     factored: bool = False
+    #: Whether columns are so alike that variances are not those of an incoherent dictionary.
+    coherent: bool = False
 
 
 @dataclass(frozen=True)
@@ -211,6 +217,10 @@ class CoFEM(ExpectationMaximisation):
         """Extrapolate while the variances are free of noise."""
         return self.accelerate and state.carry.quiet
 
+    def share_of_noise(self, state: State) -> float:
+        """Return `noise_tol`, or less on a coherent dictionary."""
+        return COHERENT_NOISE_TOL if state.carry.coherent else self.noise_tol
+
     def restarts(self, state: State) -> bool:
         """Start over once the variances turned out to be wrong: they may have led to another optimum."""
         return state.carry.misled
@@ -268,6 +278,7 @@ class CoFEM(ExpectationMaximisation):
             estimator.quiet(estimate.carry),
             estimate.misled,
             solver.factored,
+            estimator.is_coherent(estimate.carry),
         )
         info = Info(
             cg_iterations=iterations,

@@ -63,7 +63,7 @@ class Judgement(NamedTuple):
 def judge_first(problem: Problem, method: Method, state: State, tol: float | None) -> Judgement:
     """Judge a first step, which has nothing to compare with."""
     size = _norm(problem.point(state.mean, state.variance), problem.phi.column_energy)
-    return Judgement(np.inf, tolerance(problem, method, size) if tol is None else tol)
+    return Judgement(np.inf, tolerance(problem, method, state, size) if tol is None else tol)
 
 
 def judge(
@@ -84,7 +84,7 @@ def judge(
     """
     old, new = states
     size, change = change_of_mean(problem, new, old)
-    limit = tolerance(problem, method, size) if tol is None else tol
+    limit = tolerance(problem, method, new, size) if tol is None else tol
     paired = old.previous_alpha is not None or new.previous_alpha is not None
     return Judgement(
         change,
@@ -125,11 +125,13 @@ def change_of_mean(problem: Problem, new: State, old: State) -> tuple[float, flo
     return size, difference / size if size > 0 else (0.0 if difference == 0 else np.inf)
 
 
-def tolerance(problem: Problem, method: Method, size: float) -> float:
+def tolerance(problem: Problem, method: Method, state: State, size: float) -> float:
     """Relative change at which to stop: the method's own, or a small part of the noise if that is more."""
     noise = (math.prod(problem.y.shape) * problem.noise_var) ** 0.5
     # Where the mean is as small as the noise itself, the noise is no measure for it.
-    return max(method.default_tol, min(method.noise_tol * noise / size, 1e-2) if size > 0 else 0.0)
+    return max(
+        method.default_tol, min(method.share_of_noise(state) * noise / size, 1e-2) if size > 0 else 0.0
+    )
 
 
 def change_of_prior(new: State, old: State, column_energy: Array) -> float:

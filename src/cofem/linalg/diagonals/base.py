@@ -217,6 +217,10 @@ class DiagonalEstimator(ABC):
         """Tell whether the estimates are exact."""
         return False
 
+    def is_coherent(self, carry: Any) -> bool:
+        """Tell whether columns turned out to be so alike that a fit converges slowly."""
+        return False
+
     def right_hand_sides(
         self, context: PosteriorContext, carry: Any, rng: np.random.Generator
     ) -> RightHandSides:

@@ -82,6 +82,10 @@ class Clusters(DiagonalEstimator):
         size = context.alpha.shape[0]
         return Carry(draw_signs(int(np.clip(ENOUGH_COEFFICIENTS // size, 1, 8)), size, rng))
 
+    def is_coherent(self, carry: Any) -> bool:
+        """Say yes: that is what clusters are for."""
+        return True
+
     def right_hand_sides(
         self, context: PosteriorContext, carry: Any, rng: np.random.Generator
     ) -> RightHandSides:

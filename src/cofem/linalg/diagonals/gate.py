@@ -151,6 +151,10 @@ class Gate(DiagonalEstimator):
         """Tell whether the exact diagonal is used."""
         return carry.exact
 
+    def is_coherent(self, carry: Any) -> bool:
+        """Tell whether clusters have taken over."""
+        return "self_consistent" in carry.failed and not carry.exact
+
     def right_hand_sides(
         self, context: PosteriorContext, carry: Any, rng: np.random.Generator
     ) -> RightHandSides:
