@@ -30,7 +30,7 @@ from cofem.status import StatusCode
 FINAL_TOL = 0.02
 
 #: `CoFEM.noise_tol` on coherent dictionaries, where neighbours share out what they explain in many small
-#: steps: with 0.03 the error was 10 and 7 % above that of 200 steps of exact EM (decay 0.98, blur of width 1).
+#: steps: with 0.03 errors were 10 and 7 % above those of 200 steps of exact EM (decay 0.98, blur of width 1).
 COHERENT_NOISE_TOL = 0.01
 
 BROKEN = (
