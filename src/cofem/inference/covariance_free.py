@@ -29,7 +29,7 @@ from cofem.status import StatusCode
 #: Accuracy of the final mean: its error in the posterior's energy norm, root mean square over N.
 FINAL_TOL = 0.02
 
-#: `CoFEM.noise_tol` on coherent dictionaries, where neighbours share out what they explain in many small
+#: `CoFEM.noise_tol` on blurs and the like, where neighbours share out what they explain in many small
 #: steps: with 0.03 errors were 10 and 7 % above those of 200 steps of exact EM (decay 0.98, blur of width 1).
 COHERENT_NOISE_TOL = 0.01
 
@@ -58,7 +58,7 @@ class Carry(NamedTuple):
     misled: bool = False
     #: Whether systems are factored, since conjugate gradients ran out of steps.
     factored: bool = False
-    #: Whether columns are so alike that variances are not those of an incoherent dictionary.
+    #: Whether neighbours are so alike that a fit converges slowly.
     coherent: bool = False
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from cofem._arrays import Array, conj, on_device_of, precision_of, to_numpy
 from cofem._blocks import blocks
 from cofem._packing import packable
-from cofem.linalg.couplings import Couplings, find_couplings, windows_at_once
+from cofem.linalg.couplings import Couplings, GridCouplings, find_couplings, windows_at_once
 from cofem.linalg.diagonals.base import (
     DiagonalEstimate,
     DiagonalEstimator,
@@ -38,6 +38,8 @@ class Carry(NamedTuple):
     signs: Signs
     #: One number for each group.
     scales: np.ndarray | None = None
+    #: Whether columns are coupled with their neighbours on a grid.
+    on_grid: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,8 @@ class Clusters(DiagonalEstimator):
         return Carry(draw_signs(int(np.clip(ENOUGH_COEFFICIENTS // size, 1, 8)), size, rng))
 
     def is_coherent(self, carry: Any) -> bool:
-        """Say yes: that is what clusters are for."""
-        return True
+        """Tell whether neighbours on a grid share what they explain, which takes many small steps."""
+        return carry.on_grid
 
     def right_hand_sides(
         self, context: PosteriorContext, carry: Any, rng: np.random.Generator
@@ -100,6 +102,7 @@ class Clusters(DiagonalEstimator):
         known: Carry = carry
         g = to_numpy(context.g).astype(np.float64)
         strength = g * to_numpy(context.phi.column_energy).astype(np.float64)
+        couplings = find_couplings(context.phi)
         traces = Traces.of(context, rhs.extra, x)
         traces = traces._replace(weight=to_numpy(traces.weight).astype(np.float64))
         largest = 1 / context.noise_var
@@ -110,7 +113,7 @@ class Clusters(DiagonalEstimator):
         shared = strength
         for _ in range(rounds):
             before = scales
-            shared = in_clusters(find_couplings(context.phi), strength, traces.for_each(before, strength))
+            shared = in_clusters(couplings, strength, traces.for_each(before, strength))
             scales = traces.scales(shared, largest)
             if np.all(np.abs(np.log(np.maximum(scales, 1e-300) / np.maximum(before, 1e-300))) < CLOSE_ENOUGH):
                 break
@@ -121,7 +124,12 @@ class Clusters(DiagonalEstimator):
             # d log s / d log c = -gamma
             return value * (1 - value * context.alpha) * traces.for_each(traces.errors, value)
 
-        return DiagonalEstimate(value, uncertainty, known._replace(scales=scales), used=self.name)
+        return DiagonalEstimate(
+            value,
+            uncertainty,
+            known._replace(scales=scales, on_grid=isinstance(couplings, GridCouplings)),
+            used=self.name,
+        )
 
 
 def in_clusters(couplings: Couplings | None, strength: np.ndarray, scale: np.ndarray | float) -> np.ndarray:

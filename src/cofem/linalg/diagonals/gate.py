@@ -19,6 +19,7 @@ from cofem.linalg.diagonals.base import (
     PosteriorContext,
     RightHandSides,
 )
+from cofem.linalg.diagonals.clusters import Carry as ClusterCarry
 from cofem.linalg.diagonals.clusters import Clusters
 from cofem.linalg.diagonals.corrected import Corrected
 from cofem.linalg.diagonals.exact import Exact
@@ -152,8 +153,8 @@ class Gate(DiagonalEstimator):
         return carry.exact
 
     def is_coherent(self, carry: Any) -> bool:
-        """Tell whether clusters have taken over."""
-        return "self_consistent" in carry.failed and not carry.exact
+        """Tell whether clusters on a grid have taken over."""
+        return isinstance(carry.inner, ClusterCarry) and carry.inner.on_grid
 
     def right_hand_sides(
         self, context: PosteriorContext, carry: Any, rng: np.random.Generator
