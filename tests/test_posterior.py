@@ -115,8 +115,13 @@ def blurred_spikes(size, max_iter=100):
     return Phi, y, cofem.fit(Phi, y, noise_std=0.01, method="cofem", rng=0, max_iter=max_iter)
 
 
-@pytest.mark.parametrize(("max_iter", "better"), [(2, "primal"), (100, "primal")])
-def test_systems_are_solved_in_the_form_of_fewer_steps(max_iter, better):
+@pytest.mark.parametrize(
+    ("max_iter", "like_a_convolution", "better"),
+    [(2, True, "primal"), (2, False, "dual"), (100, True, "primal"), (100, False, "primal")],
+)
+def test_systems_are_solved_in_the_form_of_fewer_steps(max_iter, like_a_convolution, better, monkeypatch):
+    if not like_a_convolution:  # as for operators that only their users know
+        monkeypatch.setattr(Convolution, "_circulant_gram", lambda self: None)
     Phi, _, post = blurred_spikes(1024, max_iter)
     rng = np.random.default_rng(1)
     v = Phi @ (rng.standard_normal(1024) / np.sqrt(post.alpha)) + 0.01 * rng.standard_normal(512)

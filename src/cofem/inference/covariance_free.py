@@ -93,9 +93,8 @@ class CoFEM(ExpectationMaximisation):
     preconditioner : {"auto", "none", "spectral", "jacobi"}
         For the primal form: ``beta c + alpha`` with c the squared norm of Phi (`spectral`) or of each
         column (`jacobi`). `auto` takes `spectral` for orthonormal rows, a Fourier transform for what is like
-        a convolution, else `jacobi`, and for the dual form
-        the columns that stand out, if Phi stores its columns in double precision; see
-        `cofem.linalg.preconditioners.large_columns`.
+        a convolution, else `jacobi`, and for the dual form the columns that stand out, if Phi stores its
+        columns in double precision; see `cofem.linalg.preconditioners.large_columns`.
     form : {"auto", "primal", "dual"}
         Which linear system to iterate on; see `cofem.linalg.system`.
     warm_start : bool
@@ -278,7 +277,7 @@ class CoFEM(ExpectationMaximisation):
             estimator.quiet(estimate.carry),
             estimate.misled,
             solver.factored,
-            estimator.is_coherent(estimate.carry),
+            estimate.coherent,
         )
         info = Info(
             cg_iterations=iterations,

@@ -73,19 +73,19 @@ def about_copies(problem: Problem) -> list[str]:
 def about_the_fit(outcome: Outcome, learned: bool) -> list[str]:
     """Say so where the fit to the data speaks against the noise, or against single columns."""
     problem, state = outcome.problem, outcome.state
-    fitted = problem.phi.operator.forward(problem.point(state.mean, state.variance))
-    return [*_about_the_noise(outcome, fitted, learned), *_about_sums(outcome, fitted)]
+    point = problem.point(state.mean, state.variance)
+    fitted = problem.phi.operator.forward(point)
+    return [*_about_the_noise(outcome, fitted, learned), *_about_sums(problem, point, fitted)]
 
 
-def _about_sums(outcome: Outcome, fitted: Array) -> list[str]:
+def _about_sums(problem: Problem, point: Array, fitted: Array) -> list[str]:
     """Say so where columns that were found act together: what they add up to is not sparse in them.
 
     The energy of the fit over that of its columns one by one was 0.7 to 1.05 for spikes on eight kinds of
     coherent dictionary, and 4.7 for galaxies in single pixels behind a blur of two: their light was right to
     0.2 %, and the pixels were off by 230 %.
     """
-    problem, mean = outcome.problem, outcome.state.mean
-    apart = total(problem.phi.column_energy * squared_modulus(mean))
+    apart = total(problem.phi.column_energy * squared_modulus(point))
     if not apart > 0:
         return []
     ratio = inner(fitted, fitted) / apart

@@ -59,8 +59,9 @@ def build_system(
         Which system to iterate on; see `choose_form`.
     preconditioner : {"auto", "none", "spectral", "jacobi"}
         Of the primal form: ``beta c + alpha`` with c the squared norm of Phi (`spectral`) or of each column
-        (`jacobi`). `auto` takes `spectral` for orthonormal rows, else `jacobi`, and for the dual form the
-        columns that stand out, where Phi stores its columns in double precision.
+        (`jacobi`). `auto` takes `spectral` for orthonormal rows, a Fourier transform for what is like a
+        convolution, else `jacobi`, and for the dual form the columns that stand out, where Phi stores its
+        columns in double precision.
     steps : dict, optional
         CG steps that each form took recently, see `remember_steps`; None if this system is solved once.
 

@@ -14,9 +14,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from cofem._arrays import conj, squared_modulus, take, to_numpy
+from cofem._arrays import conj, squared_modulus, to_numpy
 from cofem._blocks import CACHE_BLOCK, blocks, vectors_at_once
-from cofem.operators.circulant import CirculantGram
+from cofem.operators.circulant import CirculantGram, shifted
 from cofem.operators.dictionary import Dictionary
 from cofem.operators.entries import lookup
 
@@ -73,8 +73,8 @@ class GridCouplings(NamedTuple):
     ----------
     shape : tuple of int
         The grid.
-    offsets : ndarray of int, shape (m + 1, number of axes)
-        Offsets of columns that are coupled, and last that of a column itself, zero.
+    offsets : ndarray of int, shape (m + 1,)
+        Offsets of columns that are coupled, see `shifted`, and last that of a column itself, zero.
     correlations : ndarray of shape (m + 1, m + 1)
         Between columns at these offsets.
     size : int
@@ -95,9 +95,7 @@ class GridCouplings(NamedTuple):
         """Take the offsets at which coupling and weight are largest."""
         last = len(self.offsets) - 1
         some = np.append(np.arange(min(CANDIDATES * size, last)), last)  # the most coupled come first
-        here = np.stack(np.unravel_index(chosen, self.shape))
-        there = (here[:, :, None] + self.offsets[some].T[:, None, :]) % np.array(self.shape)[:, None, None]
-        places = np.ravel_multi_index(tuple(there), self.shape)
+        places = shifted(chosen, self.offsets[some], self.shape)
         if some.size <= size:
             found = self.correlations[some[:, None], some]
             return places, np.broadcast_to(found, (chosen.size, *found.shape))
@@ -185,9 +183,8 @@ def _on_grid(circulant: CirculantGram) -> GridCouplings | None:
     most = min(CANDIDATES * size, int(np.count_nonzero(moduli > COUPLED)))
     if not most:
         return None
-    order = np.append(np.argsort(moduli, axis=None)[::-1][:most], 0)
-    offsets = np.stack(np.unravel_index(order, circulant.shape), axis=1)
-    return GridCouplings(circulant.shape, offsets, lookup(table, circulant.shape, order[None])[0], size)
+    offsets = np.append(np.argsort(moduli, axis=None)[::-1][:most], 0)
+    return GridCouplings(circulant.shape, offsets, lookup(table, circulant.shape, offsets[None])[0], size)
 
 
 def _size_for(count: int) -> int:
@@ -235,14 +232,9 @@ def _pairs_alike(phi: Dictionary) -> tuple[np.ndarray, np.ndarray]:
 
 def _cosines(phi: Dictionary, first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Return ``<phi_i, phi_j>`` of pairs, relative to their norms."""
-    norms = np.maximum(to_numpy(phi.norms).astype(np.float64), np.finfo(np.float64).tiny)
-    found = np.empty(first.size, dtype=phi.dtype)
-    for some in blocks(first.size, vectors_at_once(2 * phi.shape[0])):
-        columns, places = np.unique(np.concatenate([first[some], second[some]]), return_inverse=True)
-        values = to_numpy(take(phi.columns(columns), places, axis=0))
-        one, other = np.split(values, 2)
-        found[some] = np.einsum("ij,ij->i", conj(one), other)
-    return found / (norms[first] * norms[second])
+    gram = to_numpy(phi.local_gram(np.stack([first, second], axis=1)))
+    power = gram[:, 0, 0].real * gram[:, 1, 1].real
+    return gram[:, 0, 1] / np.sqrt(np.maximum(power, np.finfo(power.dtype).tiny))
 
 
 def _correlations(phi: Dictionary, places: np.ndarray) -> np.ndarray:

@@ -59,3 +59,34 @@ class CirculantGram:
         """
         spectrum = self.eigenvalues.astype(np.complex128)
         return dispatch.from_spectrum(spectrum, self.shape, real=self.is_real)
+
+
+def shifted(places: np.ndarray, offsets: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Return the places at some offsets from others on a grid that repeats, all flattened in C order.
+
+    Parameters
+    ----------
+    places : ndarray of int, shape (n,)
+        Places.
+    offsets : ndarray of int, shape (m,)
+        Offsets, each the place that it is from the first one; negative for the other direction.
+    shape : tuple of int
+        The grid.
+
+    Returns
+    -------
+    ndarray of int, shape (n, m)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> shifted(np.array([0, 5]), np.array([1, 3]), (2, 3)).tolist()
+    [[1, 3], [3, 2]]
+    """
+    flat = np.zeros((places.size, offsets.size), dtype=np.intp)
+    signs = np.sign(offsets)
+    steps = np.unravel_index(np.abs(offsets), shape)
+    for here, step, period in zip(np.unravel_index(places, shape), steps, shape, strict=True):
+        flat *= period
+        flat += (here[:, None] + signs * step) % period
+    return flat

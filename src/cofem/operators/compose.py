@@ -370,11 +370,12 @@ class Product(Operator):
         first, *rest = self.factors
         # Samples of a signal, or weights of it, keep a share of each column's energy; so do orthonormal
         # columns.
-        share = _mean_square(first) if first.facts.one_per_row else first.facts.column_gram
-        if share is not None and rest:
+        if first.facts.one_per_row or first.facts.column_gram is not None:
             known = compose(*rest).circulant_gram()
-            is_exact = first.facts.column_gram is not None
-            return None if known is None else known.times(share, is_exact)
+            if known is None:
+                return None
+            share = first.facts.column_gram
+            return known.times(_mean_square(first), is_exact=False) if share is None else known.times(share)
         found = first.circulant_gram()
         for factor in rest:
             found = None if found is None else factor._circulant_between(found)

@@ -324,8 +324,12 @@ class Dictionary(Operator):
     def _local_gram(self, indices: np.ndarray) -> Array:
         return self.operator._local_gram(indices)
 
-    def _circulant_gram(self) -> CirculantGram | None:
+    @cached_property
+    def _known_circulant(self) -> CirculantGram | None:
         return self.operator.circulant_gram()
+
+    def _circulant_gram(self) -> CirculantGram | None:
+        return self._known_circulant
 
     def _stored_matrix(self) -> StoredMatrix | None:
         return self.operator.stored_matrix()

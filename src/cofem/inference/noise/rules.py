@@ -27,8 +27,8 @@ from cofem.operators import Operator
 #: way to zero their variances are far too large, and would explain all of it.
 MOST_SPREAD = 0.3
 #: Held-out data from which on their median says something, the median of the square of a normal number (real,
-#: complex) of variance 1, and the ratio of what the median says to the mean below which a few are far off: it
-#: is 1 for normal errors, with a standard deviation of 2.3 / sqrt(n).
+#: complex) of variance 1, and the ratio of what the median says to the mean below which a few are far off. Of
+#: normal errors that are real, the ratio is below in 4.9 % of draws of 20, 1.6 % of 40, 0.06 % of 100.
 ENOUGH_FOR_MEDIAN, MEDIAN_OF_SQUARES, HEAVY_TAILS = 20, (0.4549, 0.6931), 0.5
 #: Noise relative to the data below which the working precision sees none.
 LEAST = {"float64": 1e-6, "float32": 1e-4}

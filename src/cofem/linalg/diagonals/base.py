@@ -151,6 +151,8 @@ class DiagonalEstimate:
         Entries for the history.
     misled : bool
         Whether this and the estimates before turned out to be wrong.
+    coherent : bool
+        Whether neighbours on a grid share what they explain, which takes a fit many small steps.
 
     Examples
     --------
@@ -175,6 +177,7 @@ class DiagonalEstimate:
     notes: dict[str, str] = field(default_factory=dict)
     figures: dict[str, float] = field(default_factory=dict)
     misled: bool = False
+    coherent: bool = False
 
     @property
     def standard_error(self) -> Array | float:
@@ -215,10 +218,6 @@ class DiagonalEstimator(ABC):
 
     def is_exact(self, carry: Any) -> bool:
         """Tell whether the estimates are exact."""
-        return False
-
-    def is_coherent(self, carry: Any) -> bool:
-        """Tell whether columns turned out to be so alike that a fit converges slowly."""
         return False
 
     def right_hand_sides(

@@ -38,8 +38,6 @@ class Carry(NamedTuple):
     signs: Signs
     #: One number for each group.
     scales: np.ndarray | None = None
-    #: Whether columns are coupled with their neighbours on a grid.
-    on_grid: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,10 +82,6 @@ class Clusters(DiagonalEstimator):
         size = context.alpha.shape[0]
         return Carry(draw_signs(int(np.clip(ENOUGH_COEFFICIENTS // size, 1, 8)), size, rng))
 
-    def is_coherent(self, carry: Any) -> bool:
-        """Tell whether neighbours on a grid share what they explain, which takes many small steps."""
-        return carry.on_grid
-
     def right_hand_sides(
         self, context: PosteriorContext, carry: Any, rng: np.random.Generator
     ) -> RightHandSides:
@@ -127,8 +121,9 @@ class Clusters(DiagonalEstimator):
         return DiagonalEstimate(
             value,
             uncertainty,
-            known._replace(scales=scales, on_grid=isinstance(couplings, GridCouplings)),
+            known._replace(scales=scales),
             used=self.name,
+            coherent=isinstance(couplings, GridCouplings),
         )
 
 

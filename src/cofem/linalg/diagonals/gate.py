@@ -19,7 +19,6 @@ from cofem.linalg.diagonals.base import (
     PosteriorContext,
     RightHandSides,
 )
-from cofem.linalg.diagonals.clusters import Carry as ClusterCarry
 from cofem.linalg.diagonals.clusters import Clusters
 from cofem.linalg.diagonals.corrected import Corrected
 from cofem.linalg.diagonals.exact import Exact
@@ -152,10 +151,6 @@ class Gate(DiagonalEstimator):
         """Tell whether the exact diagonal is used."""
         return carry.exact
 
-    def is_coherent(self, carry: Any) -> bool:
-        """Tell whether clusters on a grid have taken over."""
-        return isinstance(carry.inner, ClusterCarry) and carry.inner.on_grid
-
     def right_hand_sides(
         self, context: PosteriorContext, carry: Any, rng: np.random.Generator
     ) -> RightHandSides:
@@ -218,6 +213,7 @@ class Gate(DiagonalEstimator):
             {"diagonal": self._explain(context, verdict)},
             figures,
             misled,
+            estimate.coherent,
         )
 
     def _explain(self, context: PosteriorContext, verdict: Verdict) -> str:
@@ -234,15 +230,13 @@ class Gate(DiagonalEstimator):
         return f"{means}, " + (f"because '{verdict.failed[-1]}' failed: " if verdict.failed else "") + found
 
 
-def _judged(
-    verdict: Verdict, error: float, standard_error: float, tolerated: float, repeat: bool = True
-) -> Verdict:
+def _judged(verdict: Verdict, error: float, standard_error: float, tolerated: float) -> Verdict:
     """Add a check to the verdict; one that leaves doubt is repeated, and taken together with what follows."""
     n = verdict.doubtful
     if n:
         error = (n * verdict.error + error) / (n + 1)
         standard_error = float(np.hypot(n * verdict.standard_error, standard_error)) / (n + 1)
-    doubt = repeat and error > tolerated + standard_error
+    doubt = error > tolerated + standard_error
     return verdict._replace(
         error=error,
         standard_error=standard_error,

@@ -23,7 +23,7 @@ import scipy.sparse
 from cofem._arrays import Array, add_product
 from cofem._blocks import BATCH_NUMBERS, blocks
 from cofem.linalg.preconditioners.base import PosteriorPreconditioner
-from cofem.operators.circulant import CirculantGram
+from cofem.operators.circulant import CirculantGram, shifted
 from cofem.operators.dictionary import Dictionary
 
 #: A coefficient is in S if its ``noise_var alpha`` is below this share of ``||phi_j||^2``: the first that
@@ -149,13 +149,9 @@ def sparse_gram(circulant: CirculantGram, chosen: np.ndarray) -> scipy.sparse.co
         return None
     number = np.full(table.size, -1)
     number[chosen] = np.arange(chosen.size)
-    here = np.stack(np.unravel_index(chosen, circulant.shape))
-    step = np.stack(np.unravel_index(offsets, circulant.shape))
-    period = np.array(circulant.shape)[:, None, None]
     rows, columns, values = [], [], []
     for some in blocks(chosen.size, max(1, BATCH_NUMBERS // offsets.size)):
-        there = (here[:, some, None] - step[:, None, :]) % period
-        other = number[np.ravel_multi_index(tuple(there), circulant.shape)]
+        other = number[shifted(chosen[some], -offsets, circulant.shape)]
         i, k = np.nonzero(other >= 0)
         rows.append(i + some.start)
         columns.append(other[i, k])
