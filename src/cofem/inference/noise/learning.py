@@ -220,7 +220,8 @@ def split(problem: Problem, held_out: np.ndarray, start: float) -> tuple[Problem
     energy = unseen.column_norms() ** 2
     energy = on_device_of(problem.y, energy) if isinstance(energy, np.ndarray) else energy
     energy = in_precision(energy, problem.real_dtype.name)
-    return seen, FromHeldOut(unseen, take(problem.y, held_out, axis=-1), energy)
+    local = problem.phi.circulant_gram() is not None
+    return seen, FromHeldOut(unseen, take(problem.y, held_out, axis=-1), energy, local)
 
 
 @dataclass(frozen=True)

@@ -64,19 +64,24 @@ class FromHeldOut:
         Their data.
     column_energy : array of shape (D,)
         Squared norms of the columns of these rows.
+    local : bool
+        Whether columns act on few data each, so that the error of most data counts. Elsewhere errors that
+        are far off are what the model cannot explain, and count as noise: for the photograph of the demo
+        the median says 0.015, and the fit follows it from 25.1 to 24.1 dB.
     """
 
     phi: Operator
     y: Array
     column_energy: Array
+    local: bool = False
 
     def __call__(self, problem: Problem, state: State, settled: bool) -> float:
         """Return the noise variance for the next step."""
-        error = error_of_most(self.y - self.phi.forward(problem.point(state.mean, state.variance)))
+        error = self._error(problem.point(state.mean, state.variance))
         if problem.nonnegative:
             # Means of coefficients that are cut off at zero one by one add up to too much where columns are
             # alike; those of the Gaussian before do not.
-            error = min(error, error_of_most(self.y - self.phi.forward(state.mean)))
+            error = min(error, self._error(state.mean))
         # Rows that were not fitted are in no special relation to Sigma, so its diagonal is enough.
         spread = inner(state.variance, self.column_energy) / self.y.shape[-1]
         found = error - min(spread, MOST_SPREAD * error)
@@ -84,6 +89,10 @@ class FromHeldOut:
         found = min(found, average(squared_modulus(self.y)))
         # A fit that has not found the signal yet takes it for noise, and would then never find it.
         return found if settled else min(found, problem.noise_var)
+
+    def _error(self, point: Array) -> float:
+        misfit = self.y - self.phi.forward(point)
+        return error_of_most(misfit) if self.local else average(squared_modulus(misfit))
 
 
 def error_of_most(misfit: Array) -> float:
