@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from functools import cached_property, reduce
 from itertools import pairwise
 from operator import add as plus
+from operator import matmul
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +21,9 @@ from cofem.operators.base import FusedGram, Operator, Weights
 from cofem.operators.circulant import CirculantGram
 from cofem.operators.entries import StoredMatrix, diagonal_moduli, like_entries_of, to_device_of
 from cofem.operators.facts import Facts
+
+if TYPE_CHECKING:
+    import scipy.sparse
 
 
 def common_precision(operators: Sequence[Operator]) -> str | None:
@@ -32,6 +37,17 @@ def agreed_groups(labels: Sequence[np.ndarray | None]) -> np.ndarray | None:
     if first is None or any(other is None or not np.array_equal(first, other) for other in labels):
         return None
     return first
+
+
+def all_sparse(operators: Sequence[Operator]) -> list[scipy.sparse.csr_array] | None:
+    """Return the sparse matrices of ``operators``, None if one has none."""
+    known: list[scipy.sparse.csr_array] = []
+    for op in operators:
+        matrix = op.sparse_matrix()
+        if matrix is None:  # the others are not built in vain
+            return None
+        known.append(matrix)
+    return known
 
 
 def common_device_array(operators: Sequence[Operator]) -> Array | None:
@@ -106,6 +122,10 @@ class Adjoint(Operator):
     def _row_groups(self) -> np.ndarray | None:
         return self.operator.groups
 
+    def _sparse_matrix(self) -> scipy.sparse.csr_array | None:
+        matrix = self.operator.sparse_matrix()
+        return None if matrix is None else matrix.conj().T.tocsr()
+
     def _expression(self) -> str:
         return self.operator._adjoint_expression()
 
@@ -126,6 +146,9 @@ class _SameAxes(Operator):
 
     def _row_groups(self) -> np.ndarray | None:
         return self.operator.row_groups
+
+    def _row_places(self) -> np.ndarray | None:
+        return self.operator.row_places
 
     def _stored_entries(self) -> int:
         return self.operator.stored_entries
@@ -164,6 +187,10 @@ class Conjugate(_SameAxes):
 
     def _abs2(self) -> Operator | None:
         return self.operator.abs2()
+
+    def _sparse_matrix(self) -> scipy.sparse.csr_array | None:
+        matrix = self.operator.sparse_matrix()
+        return None if matrix is None else matrix.conj()
 
     def _norm_resolution(self, norms: Array) -> Array | float:
         return self.operator._norm_resolution(norms)
@@ -215,6 +242,14 @@ class Scaled(_SameAxes):
     def _circulant_between(self, circulant: CirculantGram) -> CirculantGram | None:
         known = self.operator._circulant_between(circulant)
         return None if known is None else known.times(abs(self.scalar) ** 2)
+
+    def _sparse_matrix(self) -> scipy.sparse.csr_array | None:
+        matrix = self.operator.sparse_matrix()
+        return None if matrix is None else self.scalar * matrix
+
+    def _band_symbols(self, basis: str) -> np.ndarray | None:
+        symbols = self.operator.band_symbols(basis)
+        return None if symbols is None else abs(self.scalar) ** 2 * symbols
 
     def _stored_matrix(self) -> StoredMatrix | None:
         stored = self.operator.stored_matrix()
@@ -340,6 +375,14 @@ class Product(Operator):
         named = [op for op in self.factors if not op.facts.diagonal]
         return named[0].row_groups if named else None
 
+    def _row_places(self) -> np.ndarray | None:
+        named = [op for op in self.factors if not op.facts.diagonal]
+        return (named or self.factors)[0].row_places if len(named) <= 1 else None
+
+    def _sparse_matrix(self) -> scipy.sparse.csr_array | None:
+        known = all_sparse(self.factors)
+        return None if known is None else reduce(matmul, known)
+
     def _columns(self, indices: np.ndarray) -> Array:
         if not self.stored_entries:
             return super()._columns(indices)
@@ -426,6 +469,13 @@ class Sum(Operator):
 
     def _row_groups(self) -> np.ndarray | None:
         return agreed_groups([op.row_groups for op in self.terms])
+
+    def _row_places(self) -> np.ndarray | None:
+        return agreed_groups([op.row_places for op in self.terms])
+
+    def _sparse_matrix(self) -> scipy.sparse.csr_array | None:
+        known = all_sparse(self.terms)
+        return None if known is None else reduce(plus, known)
 
     def _expression(self) -> str:
         return " + ".join(op._expression() for op in self.terms).replace("+ -", "- ")

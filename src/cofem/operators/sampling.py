@@ -7,6 +7,7 @@ from typing import Any
 
 import array_api_compat
 import numpy as np
+import scipy.sparse
 
 from cofem._arrays import (
     Array,
@@ -162,6 +163,13 @@ class Mask(Operator):
     def _abs2(self) -> Operator:
         return self  # its entries are 0 and 1
 
+    def _row_places(self) -> np.ndarray:
+        return self.indices
+
+    def _sparse_matrix(self) -> scipy.sparse.csr_array:
+        rows = np.arange(self.shape[0] + 1)
+        return scipy.sparse.csr_array((np.ones(self.shape[0]), self.indices, rows), shape=self.shape)
+
     def _expression(self) -> str:
         return f"Mask({self.shape[0]} of {self.shape[1]})"
 
@@ -183,7 +191,8 @@ class Identity(Operator):
     """
 
     def __init__(self, n: Any) -> None:
-        length = int(np.prod(as_shape(n, "n")))
+        self.signal_shape = as_shape(n, "n")
+        length = int(np.prod(self.signal_shape))
         facts = Facts(row_gram=1.0, diagonal=True, one_per_row=True, one_per_column=True)
         super().__init__((length, length), facts=facts)
 
@@ -204,6 +213,15 @@ class Identity(Operator):
 
     def _abs2(self) -> Operator:
         return self
+
+    def _row_places(self) -> np.ndarray:
+        return np.arange(self.shape[0])
+
+    def _band_symbols(self, basis: str) -> np.ndarray:
+        return np.ones((1, *self.signal_shape))
+
+    def _sparse_matrix(self) -> scipy.sparse.csr_array:
+        return scipy.sparse.eye_array(self.shape[0], format="csr")
 
     def _expression(self) -> str:
         return f"Identity({self.shape[0]})"
@@ -260,6 +278,12 @@ class Diagonal(Operator):
 
     def _abs2(self) -> Operator:
         return Diagonal(squared_modulus(self.d))
+
+    def _row_places(self) -> np.ndarray:
+        return np.arange(self.shape[0])
+
+    def _sparse_matrix(self) -> scipy.sparse.csr_array:
+        return scipy.sparse.diags_array(to_numpy(self.d), format="csr")
 
     def _in_precision(self, precision: str) -> Operator:
         return self if precision == self.precision else Diagonal(in_precision(self.d, precision))
