@@ -763,6 +763,24 @@ class Operator(ABC):
         return None
 
     @property
+    def column_shape(self) -> tuple[int, ...] | None:
+        """Shape of the array that the operator acts on, flattened in C order; None if that is not known.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import FFT, Mask
+        >>> (Mask([3, 5], 16) @ FFT((4, 4))).column_shape, Mask(np.ones((2, 3), bool)).column_shape
+        ((4, 4), (2, 3))
+        >>> FFT((4, 4)).H.column_shape is None
+        True
+        """
+        return self._column_shape()
+
+    def _column_shape(self) -> tuple[int, ...] | None:
+        return None
+
+    @property
     def row_places(self) -> np.ndarray | None:
         """Which of the D places each row belongs to, such as that of a difference: None or shape (N,).
 

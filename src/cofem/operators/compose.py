@@ -39,6 +39,11 @@ def agreed_groups(labels: Sequence[np.ndarray | None]) -> np.ndarray | None:
     return first
 
 
+def agreed_shape(shapes: Sequence[tuple[int, ...] | None]) -> tuple[int, ...] | None:
+    """Return the shape that all operators agree on, else None."""
+    return shapes[0] if all(shape == shapes[0] for shape in shapes) else None
+
+
 def all_sparse(operators: Sequence[Operator]) -> list[scipy.sparse.csr_array] | None:
     """Return the sparse matrices of ``operators``, None if one has none."""
     known: list[scipy.sparse.csr_array] = []
@@ -146,6 +151,9 @@ class _SameAxes(Operator):
 
     def _row_groups(self) -> np.ndarray | None:
         return self.operator.row_groups
+
+    def _column_shape(self) -> tuple[int, ...] | None:
+        return self.operator.column_shape
 
     def _row_places(self) -> np.ndarray | None:
         return self.operator.row_places
@@ -375,6 +383,10 @@ class Product(Operator):
         named = [op for op in self.factors if not op.facts.diagonal]
         return named[0].row_groups if named else None
 
+    def _column_shape(self) -> tuple[int, ...] | None:
+        named = [op for op in self.factors if not op.facts.diagonal]
+        return (named or self.factors)[-1].column_shape
+
     def _row_places(self) -> np.ndarray | None:
         named = [op for op in self.factors if not op.facts.diagonal]
         return (named or self.factors)[0].row_places if len(named) <= 1 else None
@@ -469,6 +481,9 @@ class Sum(Operator):
 
     def _row_groups(self) -> np.ndarray | None:
         return agreed_groups([op.row_groups for op in self.terms])
+
+    def _column_shape(self) -> tuple[int, ...] | None:
+        return agreed_shape([op.column_shape for op in self.terms])
 
     def _row_places(self) -> np.ndarray | None:
         return agreed_groups([op.row_places for op in self.terms])

@@ -134,6 +134,9 @@ class Stencils(Operator):
             else:
                 out[part] += number * piece
 
+    def _column_shape(self) -> tuple[int, ...]:
+        return self.signal_shape
+
     def _row_groups(self) -> np.ndarray:
         return np.repeat(np.arange(len(self._bands)), [prod(band.shape) for band in self._bands])
 

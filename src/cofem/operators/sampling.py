@@ -57,6 +57,7 @@ class Mask(Operator):
         rows = to_numpy(rows)
         if rows.dtype == bool:
             shape = rows.shape if n is None else as_shape(n, "n")
+            self.signal_shape = shape
             if rows.shape != shape or not rows.any():
                 raise ValueError(
                     f"rows as booleans must have shape n = {shape} and pick at least one entry, "
@@ -67,7 +68,8 @@ class Mask(Operator):
         elif n is None:
             raise ValueError("n, the length of the vector, must be given unless rows are booleans")
         else:
-            length = int(np.prod(as_shape(n, "n")))
+            self.signal_shape = as_shape(n, "n")
+            length = int(np.prod(self.signal_shape))
             rows = as_indices(rows, length, "rows")
         self.indices = rows
         # rows = picked[position], with picked sorted and without repetitions: memory is then read in order,
@@ -163,6 +165,9 @@ class Mask(Operator):
     def _abs2(self) -> Operator:
         return self  # its entries are 0 and 1
 
+    def _column_shape(self) -> tuple[int, ...]:
+        return self.signal_shape
+
     def _row_places(self) -> np.ndarray:
         return self.indices
 
@@ -213,6 +218,9 @@ class Identity(Operator):
 
     def _abs2(self) -> Operator:
         return self
+
+    def _column_shape(self) -> tuple[int, ...]:
+        return self.signal_shape
 
     def _row_places(self) -> np.ndarray:
         return np.arange(self.shape[0])

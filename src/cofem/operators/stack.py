@@ -12,7 +12,13 @@ import scipy.sparse
 from cofem._arrays import Array, namespace, take
 from cofem.operators.base import Operator
 from cofem.operators.circulant import CirculantGram
-from cofem.operators.compose import agreed_groups, all_sparse, common_device_array, common_precision
+from cofem.operators.compose import (
+    agreed_groups,
+    agreed_shape,
+    all_sparse,
+    common_device_array,
+    common_precision,
+)
 from cofem.operators.entries import like_entries_of
 from cofem.operators.facts import Facts
 
@@ -100,6 +106,9 @@ class Stack(Operator):
             labels.append(part + offset)
             offset = int(labels[-1].max()) + 1
         return np.concatenate(labels)
+
+    def _column_shape(self) -> tuple[int, ...] | None:
+        return agreed_shape([op.column_shape for op in self.parts])
 
     def _row_places(self) -> np.ndarray | None:
         places = [op.row_places for op in self.parts]

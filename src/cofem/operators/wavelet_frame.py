@@ -131,6 +131,9 @@ class WaveletFrame(Operator):
     def _gram(self, x: Array) -> Array:
         return namespace(x).asarray(x, copy=True)
 
+    def _column_shape(self) -> tuple[int, ...]:
+        return self.signal_shape
+
     def _row_groups(self) -> np.ndarray:
         return np.repeat(np.arange(self.n_bands), self.shape[1])
 

@@ -125,6 +125,9 @@ class Wavelet(Operator):
     def _abs2(self) -> Operator:
         return SquaredWavelet(self)
 
+    def _column_shape(self) -> tuple[int, ...]:
+        return self.signal_shape
+
     def _row_groups(self) -> np.ndarray:
         return np.repeat(np.arange(len(self.bands)), [prod(band.shape) for band in self.bands])
 
