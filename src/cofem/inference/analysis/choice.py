@@ -84,21 +84,16 @@ def candidates(analysis: Any, prior: Prior | None, phi: Operator) -> list[Candid
         return [Candidate(operator, prior or Independent(), "")]
     if int(np.prod(shape)) != phi.shape[1]:
         raise ValueError(f"analysis as a shape must hold {phi.shape[1]} places, as many as Phi, got {shape}")
-    first = Gradient(shape)
-    operators = {"first differences": first}
+    operator: Operator = Gradient(shape)
     if max(shape) > 2:
-        operators["first and second differences"] = vstack([first, Gradient(shape, order=2)])
-    if prior is not None:
-        return [
-            Candidate(op, prior, f"{name}, with the prior that was given") for name, op in operators.items()
-        ]
+        operator = vstack([operator, Gradient(shape, order=2)])
     shared = {
-        "precisions shared by neighbours": Neighbours(3),
-        "precisions shared by all differences at a place": Neighbours(1, bands="together"),
+        "neighbours share precisions": Neighbours(3),
+        "all differences at a place share a precision": Neighbours(1, bands="together"),
     }
-    return [
-        Candidate(op, who, f"{name}, {how}") for name, op in operators.items() for how, who in shared.items()
-    ]
+    if prior is not None:
+        shared = {"with the prior that was given": prior}
+    return [Candidate(operator, who, how) for how, who in shared.items()]
 
 
 def _shape_of(analysis: Any, phi: Operator) -> tuple[int, ...] | None:
@@ -156,8 +151,10 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
             outcome = runner.run(seen, plan.method, stage)
             if outcome.status.code is StatusCode.FAILED:
                 return _broken(judged, outcome.problem.noise_var, fault=outcome.status.message)
-            judged.noise.append(outcome.problem.noise_var)
-            judged.density.append(rule.log_density(outcome.problem, outcome.state))
+            noise_var = problem.noise_var if known else rule.noise_var(outcome.problem, outcome.state)
+            judged.noise.append(noise_var)
+            final = outcome.problem.with_noise(noise_var)
+            judged.density.append(rule.log_density(final, outcome.state))
             judged = judged._replace(alpha=outcome.state.alpha, steps=outcome.state.carry.steps)
             if outcome.status.code is StatusCode.STOPPED:
                 return _broken(judged, outcome.problem.noise_var, stopped=True)
@@ -172,7 +169,7 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
             f"{given[i].label} {means[i] - means[best]:.3g}" for i in range(len(given)) if i != best
         )
         notes.append(
-            f"analysis: {given[best].label}, chosen by the log density of {count} data held out (the others, "
+            f"analysis by first and second differences: {given[best].label}, chosen by the log density of {count} data held out (the others, "
             f"in nats a datum: {others})"
         )
     noise_var = float(np.median(chosen.noise))

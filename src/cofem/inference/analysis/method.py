@@ -25,6 +25,8 @@ EXACT_SIDE, EXACT_ENTRIES = 512, 2**21
 FULL_STEPS = 8
 #: Largest factor by which an update is lengthened.
 LONGEST = 30.0
+#: Draws that predictions of data that were held out are judged by.
+JUDGED_BY = 16
 #: Share of a new estimate in the variances of predictions.
 NEW_SHARE = 0.3
 
@@ -39,6 +41,8 @@ class Carry(NamedTuple):
     steps: int = 1
     #: Variances of the predictions of data that are held out, shape (H,); None if there are none.
     predicted: Array | None = None
+    #: How many draws these come from; 0 if they are exact.
+    draws: float = 0.0
 
 
 class _Moments(NamedTuple):
@@ -47,6 +51,7 @@ class _Moments(NamedTuple):
     row_variance: Array
     predicted: Array | None
     info: Info
+    draws: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -135,7 +140,10 @@ class AnalysisEM(Method):
             return State(alpha, found.mean, found.variance), found.info
         moment = _row_power(problem, found.mean) + found.row_variance
         return State(
-            alpha, found.mean, found.variance, Carry(moment, 1 + self.steps_before, found.predicted)
+            alpha,
+            found.mean,
+            found.variance,
+            Carry(moment, 1 + self.steps_before, found.predicted, found.draws),
         ), found.info
 
     def step(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
@@ -147,10 +155,13 @@ class AnalysisEM(Method):
         if found.info.end is StatusCode.FAILED:
             return state, found.info
         predicted = found.predicted
-        if predicted is not None and carry.predicted is not None and not self.is_exact(problem):
+        draws = found.draws
+        if predicted is not None and carry.predicted is not None and draws:
             predicted = NEW_SHARE * predicted + (1 - NEW_SHARE) * carry.predicted
+            # What an average with such weights is worth: the inverse of the sum of their squares.
+            draws = 1 / (NEW_SHARE**2 / draws + (1 - NEW_SHARE) ** 2 / carry.draws)
         moment = _row_power(problem, found.mean) + found.row_variance
-        carry = Carry(moment, carry.steps + 1, predicted)
+        carry = Carry(moment, carry.steps + 1, predicted, draws)
         return State(alpha, found.mean, found.variance, carry), found.info
 
     def finish(
@@ -158,9 +169,10 @@ class AnalysisEM(Method):
     ) -> tuple[State, Info]:
         """Solve for the mean once more, and draw often enough for the variances."""
         assert isinstance(problem, AnalysisProblem)
-        if self.is_exact(problem) or problem.held_out is not None:
+        if self.is_exact(problem):
             return state, Info()
-        fine = replace(self, draws=self.final_draws, cg_tol=0.4 * self.cg_tol)
+        judged = problem.held_out is not None
+        fine = replace(self, draws=JUDGED_BY if judged else self.final_draws, cg_tol=0.4 * self.cg_tol)
         found = fine._moments(problem, state.alpha, state, rng)
         if found.info.end is StatusCode.FAILED:
             return state, Info(trouble=found.info.message)
@@ -168,7 +180,8 @@ class AnalysisEM(Method):
         info = Info(trouble=trouble)
         if trouble and ended is StatusCode.CONVERGED:
             info = Info(trouble=trouble, end=StatusCode.MAX_ITER, message=f"the last mean: {trouble}")
-        return replace(state, mean=found.mean, variance=found.variance), info
+        carry = state.carry._replace(predicted=found.predicted, draws=found.draws)
+        return replace(state, mean=found.mean, variance=found.variance, carry=carry), info
 
     def is_exact(self, problem: AnalysisProblem) -> bool:
         """Tell whether the E-step is exact."""
@@ -200,7 +213,7 @@ class AnalysisEM(Method):
         phi, rows = problem.phi, problem.rows
         at_once = max(1, right_hand_sides_at_once(phi) * problem.n_columns // rows.n_rows)
         system = AnalysisSystem(phi, rows, alpha, problem.noise_var, at_once)
-        ready = system.preconditioner()
+        ready = system.preconditioner(self.draws + problem.n_tasks)
         guess = None if before is None else namespace(before.mean).asarray(as_rows(before.mean), copy=True)
         limit: dict[str, Any] = {"max_iter": self.cg_iterations, "preconditioner": ready}
         right = system.of_data(as_rows(problem.y))
@@ -227,7 +240,9 @@ class AnalysisEM(Method):
         scale = 1 / self.draws
         variance *= scale
         row_variance *= scale
-        return _Moments(mean, variance, row_variance, None if predicted is None else predicted * scale, info)
+        return _Moments(
+            mean, variance, row_variance, None if predicted is None else predicted * scale, info, self.draws
+        )
 
 
 def _added(total: Array | None, addend: Array) -> Array:
