@@ -22,9 +22,11 @@ from cofem.status import StatusCode
 #: Unknowns, and entries of B, up to which the E-step is exact.
 EXACT_SIDE, EXACT_ENTRIES = 512, 2**21
 #: Steps of full length; later ones are shorter, so that the noise of the draws averages out.
-FULL_STEPS = 8
+FULL_STEPS = 10
 #: Largest factor by which an update is lengthened.
 LONGEST = 30.0
+#: Draws in each step, where precisions are means over several rows and where they are not.
+FEW_DRAWS, DRAWS = 2, 6
 #: Draws that predictions of data that were held out are judged by.
 JUDGED_BY = 16
 #: Share of a new estimate in the variances of predictions.
@@ -65,8 +67,8 @@ class AnalysisEM(Method):
 
     Parameters
     ----------
-    draws : int
-        Draws from the posterior in each step.
+    draws : int, optional
+        Draws from the posterior in each step: by default 2 where the prior averages over neighbours, else 6.
     final_draws : int
         Draws that the variances of the result come from.
     relaxation : float
@@ -94,7 +96,7 @@ class AnalysisEM(Method):
     (True, 'analysis')
     """
 
-    draws: int = 2
+    draws: int | None = None
     final_draws: int = 32
     relaxation: float = 1.7
     cg_tol: float = 0.05
@@ -112,14 +114,14 @@ class AnalysisEM(Method):
     def __post_init__(self) -> None:
         for field in ("draws", "final_draws", "cg_iterations"):
             value = getattr(self, field)
-            if int(value) != value or value < 1:
+            if value is not None and (int(value) != value or value < 1):
                 raise ValueError(f"{field} must be a positive integer, got {value!r}")
         if not 0 < self.relaxation < 2:
             raise ValueError(f"relaxation must be between 0 and 2, got {self.relaxation!r}")
 
     def share_of_noise(self, state: State) -> float:
         """Return how far the mean may move in a last step, in units of the noise."""
-        return 0.05
+        return 0.03
 
     @property
     def free_of_units(self) -> bool:
@@ -213,7 +215,7 @@ class AnalysisEM(Method):
         phi, rows = problem.phi, problem.rows
         at_once = max(1, right_hand_sides_at_once(phi) * problem.n_columns // rows.n_rows)
         system = AnalysisSystem(phi, rows, alpha, problem.noise_var, at_once)
-        ready = system.preconditioner(self.draws + problem.n_tasks)
+        ready = system.preconditioner()
         guess = None if before is None else namespace(before.mean).asarray(as_rows(before.mean), copy=True)
         limit: dict[str, Any] = {"max_iter": self.cg_iterations, "preconditioner": ready}
         right = system.of_data(as_rows(problem.y))
@@ -221,8 +223,9 @@ class AnalysisEM(Method):
         accounts, mean = [solved], solved.x
         xp = namespace(mean)
         variance = row_variance = predicted = None
-        for start in range(0, self.draws, at_once):
-            count = min(at_once, self.draws - start)
+        draws = self.draws or (FEW_DRAWS if problem.prior.averages else DRAWS)
+        for start in range(0, draws, at_once):
+            count = min(at_once, draws - start)
             right = system.of_draws(count, rng)
             drawn = system.solve(right, tol=self.draw_tol, reference=problem.n_columns, **limit)
             accounts.append(drawn)
@@ -237,11 +240,11 @@ class AnalysisEM(Method):
         assert row_variance is not None
         info = _account(accounts)
         mean = xp.reshape(mean, (*problem.y.shape[:-1], -1))
-        scale = 1 / self.draws
+        scale = 1 / draws
         variance *= scale
         row_variance *= scale
         return _Moments(
-            mean, variance, row_variance, None if predicted is None else predicted * scale, info, self.draws
+            mean, variance, row_variance, None if predicted is None else predicted * scale, info, draws
         )
 
 

@@ -109,7 +109,7 @@ class AnalysisSystem:
         preconditioner : PosteriorPreconditioner, optional
             If it was made already.
         """
-        ready = self.preconditioner(rhs.shape[0]) if preconditioner is None else preconditioner
+        ready = self.preconditioner() if preconditioner is None else preconditioner
         noise_var = self.noise_var
 
         def measure(progress: Progress) -> np.ndarray:
@@ -135,9 +135,9 @@ class AnalysisSystem:
             x, joined.iterations, joined.converged, joined.broken, joined.error, joined.applications
         )
 
-    def preconditioner(self, count: int = 1) -> PosteriorPreconditioner:
-        """Return what makes so many systems easy for conjugate gradients."""
-        factor = sparse_factor(self.phi, self.rows, self.alpha, self.noise_var, count)
+    def preconditioner(self) -> PosteriorPreconditioner:
+        """Return what makes the system easy for conjugate gradients."""
+        factor = sparse_factor(self.phi, self.rows, self.alpha, self.noise_var)
         if factor is not None:
             return factor
         return wave_preconditioner(self.phi, self.rows, self.alpha, self.noise_var)
