@@ -78,24 +78,31 @@ def wave_preconditioner(
         Noise variance.
     """
     xp = namespace(alpha)
-    own = noise_var * rows.diagonal(alpha)
-    circulant = phi.circulant_gram()
-    symbols = rows.symbols
+    prior = noise_var * rows.diagonal(alpha)
+    diagonal = prior + phi.column_energy
+    symbols, circulant = rows.symbols, phi.circulant_gram()
     if symbols is None:
-        return WavePreconditioner(xp.sqrt(reciprocal(own + phi.column_energy)))
+        return WavePreconditioner(xp.sqrt(reciprocal(diagonal)))
     means = noise_var * rows.band_means(alpha)
-    typical = phi.energy / phi.shape[1]
-    own += typical
+    spectrum = np.tensordot(means, symbols, 1).ravel()
     if circulant is not None and circulant.shape == rows.grid:
         waves = rows.operator.band_symbols("fourier")
         if circulant.is_real:
             waves = waves[..., : circulant.shape[-1] // 2 + 1]
+        level = float(np.mean(spectrum)) + phi.energy / phi.shape[1]
         spectrum = circulant.eigenvalues.astype(np.float64) + np.tensordot(means, waves, 1)
-        level = float(np.mean(np.tensordot(means, rows.symbols, 1))) + typical
-        scale = xp.sqrt(level * reciprocal(own))
+        scale = xp.sqrt(level * reciprocal(diagonal))
         response = on_device_of(alpha, (1 / spectrum).astype(precision_of(alpha)))
         return FourierPreconditioner(alpha, noise_var, alpha, circulant, scale, response)
-    spectrum = np.tensordot(means, symbols, 1).ravel() + typical
-    scale = xp.sqrt(float(np.mean(spectrum)) * reciprocal(own))
+    # What stands for Phi^H Phi is such that the geometric mean of the diagonal is right: where a quarter of the
+    # pixels is seen and the noise is small, the arithmetic mean takes 10 times as many steps, and the residual
+    # says 10 times too little about the error.
+    typical = _geometric_mean(prior)
+    spectrum += max(_geometric_mean(phi.column_energy + typical) - typical, 1e-6 * typical)
+    scale = xp.sqrt(float(np.mean(spectrum)) * reciprocal(diagonal))
     response = on_device_of(alpha, (1 / spectrum).astype(precision_of(alpha)))
     return WavePreconditioner(scale, DCT(rows.grid), response)
+
+
+def _geometric_mean(x: Array) -> float:
+    return float(np.exp(float(namespace(x).mean(namespace(x).log(x)))))
