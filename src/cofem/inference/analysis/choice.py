@@ -24,7 +24,7 @@ from cofem.status import StatusCode
 #: Steps of the fits that candidates are judged by.
 JUDGED_AFTER = 10
 #: Standard errors by which a candidate must be better than those before it.
-PLAINLY = 2.0
+PLAINLY = 3.0
 #: Where the noise starts, in variance relative to the data.
 START = 1e-3
 

@@ -22,7 +22,7 @@ from cofem.status import StatusCode
 #: Unknowns, and entries of B, up to which the E-step is exact.
 EXACT_SIDE, EXACT_ENTRIES = 512, 2**21
 #: Steps of full length; later ones are shorter, so that the noise of the draws averages out.
-FULL_STEPS = 10
+FULL_STEPS = 8
 #: Largest factor by which an update is lengthened.
 LONGEST = 30.0
 #: Draws in each step, where precisions are means over several rows and where they are not.
@@ -99,8 +99,8 @@ class AnalysisEM(Method):
     draws: int | None = None
     final_draws: int = 32
     relaxation: float = 1.7
-    cg_tol: float = 0.05
-    draw_tol: float = 0.1
+    cg_tol: float = 0.02
+    draw_tol: float = 0.03
     cg_iterations: int = 400
     exact: bool | None = None
     steps_before: int = 0
@@ -108,7 +108,7 @@ class AnalysisEM(Method):
     name: ClassVar[str] = "analysis"
     any_array: ClassVar[bool] = True
     default_max_iter: ClassVar[int] = 60
-    default_tol: ClassVar[float] = 1e-3
+    default_tol: ClassVar[float] = 2e-3
     #: The variance of predictions is no part of the stop rule: it stays above the noise where nothing is seen.
     noise_tol: ClassVar[float] = 0.0
 
@@ -122,7 +122,7 @@ class AnalysisEM(Method):
 
     def share_of_noise(self, state: State) -> float:
         """Return how far the mean may move in a last step, in units of the noise."""
-        return 0.03
+        return 0.05
 
     @property
     def free_of_units(self) -> bool:
@@ -175,7 +175,7 @@ class AnalysisEM(Method):
         if self.is_exact(problem):
             return state, Info()
         judged = problem.held_out is not None
-        fine = replace(self, draws=JUDGED_BY if judged else self.final_draws, cg_tol=0.4 * self.cg_tol)
+        fine = replace(self, draws=JUDGED_BY if judged else self.final_draws, cg_tol=0.5 * self.cg_tol)
         found = fine._moments(problem, state.alpha, state, rng)
         if found.info.end is StatusCode.FAILED:
             return state, Info(trouble=found.info.message)

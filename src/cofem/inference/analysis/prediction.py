@@ -66,7 +66,12 @@ class FromPredictions:
     def _errors(self, state: State) -> Errors:
         squares = to_numpy(squared_modulus(self.y - self.phi.forward(state.mean))).astype(np.float64)
         spread = to_numpy(state.carry.predicted).astype(np.float64)
-        return Errors(squares, spread, min(state.carry.draws or MOST_DRAWS, MOST_DRAWS), is_complex(self.y))
+        return Errors(
+            squares,
+            spread,
+            float(np.clip(state.carry.draws or MOST_DRAWS, 4.0, MOST_DRAWS)),
+            is_complex(self.y),
+        )
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,9 @@ class Errors:
 
     def log_densities(self, noise_var: float) -> np.ndarray:
         """Return the log density of each datum at a noise variance."""
-        variance, n = self.spread + noise_var, self.draws
+        n = self.draws
+        # Scaled so that the variance is the sum of both.
+        variance = (self.spread + noise_var) * ((n - 1) / n if self.of_complex else (n - 2) / n)
         ratio = self.squares / variance
         if self.of_complex:
             return -np.log(np.pi * variance) - (n + 1) * np.log1p(ratio / n)
