@@ -364,8 +364,8 @@ class ImageDisplay(_Display):
         ----------
         post : Posterior
             The fit.
-        synthesis : operator of shape (height * width, D)
-            From coefficients to pixels.
+        synthesis : operator of shape (height * width, D) or None
+            From coefficients to pixels; None if the unknown is the image itself, as with ``analysis=``.
         shape : tuple of int
             Height and width.
         original, observed : ndarray of that shape, optional
@@ -386,16 +386,20 @@ class ImageDisplay(_Display):
         >>> list(display.panels)
         ['recovery', 'standard deviation']
         """
-        pixels = as_operator(synthesis)
-        draws = pixels.forward(post.sample(n_samples, rng=rng))
+        if synthesis is None:
+            mean, deviation = post.mean, post.std
+        else:
+            pixels = as_operator(synthesis)
+            mean = pixels.forward(post.mean)
+            deviation = np.std(pixels.forward(post.sample(n_samples, rng=rng)), axis=0, ddof=1)
         panels: dict[str, np.ndarray] = {}
         if original is not None:
             panels["original"] = np.asarray(original)
         if observed is not None:
             seen = np.isfinite(observed)
             panels[f"input, {seen.mean():.0%} of the pixels" if not seen.all() else "input"] = observed
-        panels["recovery"] = np.real(pixels.forward(post.mean)).reshape(shape)
-        panels[cls.UNCERTAINTY] = np.std(draws, axis=0, ddof=1).reshape(shape)
+        panels["recovery"] = np.real(mean).reshape(shape)
+        panels[cls.UNCERTAINTY] = np.asarray(deviation).reshape(shape)
         return cls(panels).plot(ax)
 
     def plot(self, ax: Any = None) -> ImageDisplay:

@@ -26,7 +26,7 @@ FULL_STEPS = 8
 #: Largest factor by which an update is lengthened.
 LONGEST = 30.0
 #: Draws in each step, where precisions are means over several rows and where they are not.
-FEW_DRAWS, DRAWS = 2, 6
+FEW_DRAWS, DRAWS = 3, 6
 #: Draws that predictions of data that were held out are judged by.
 JUDGED_BY = 16
 #: Share of a new estimate in the variances of predictions.
@@ -68,7 +68,7 @@ class AnalysisEM(Method):
     Parameters
     ----------
     draws : int, optional
-        Draws from the posterior in each step: by default 2 where the prior averages over neighbours, else 6.
+        Draws from the posterior in each step: by default 3 where the prior averages over neighbours, else 6.
     final_draws : int
         Draws that the variances of the result come from.
     relaxation : float
