@@ -18,7 +18,8 @@ from cofem._arrays import (
 )
 from cofem._warn import warn
 from cofem.inference.analysis.choice import candidates, check_analysis_method, choose
-from cofem.inference.analysis.problem import AnalysisProblem
+from cofem.inference.analysis.null_space import about_null_space
+from cofem.inference.analysis.problem import AnalysisProblem, checked_analysis
 from cofem.inference.base import Method
 from cofem.inference.checkpoint import Keeper
 from cofem.inference.checkpoint.fingerprint import fingerprint_of
@@ -225,8 +226,9 @@ def fit_in_analysis(data: Data, settings: Settings, runner: Runner, task: int = 
     """Fit data whose unknown is not sparse itself, but what an operator makes of it."""
     prepared = prepare(data, Independent(), settings.nonnegative)
     synthesis = prepared.problem
-    method = check_analysis_method(settings.method)
-    given = candidates(settings.analysis, settings.prior if settings.prior_given else None, prepared.operator)
+    method = check_analysis_method(settings.method, synthesis.y)
+    analysis = checked_analysis(settings.analysis, synthesis)
+    given = candidates(analysis, settings.prior if settings.prior_given else None, prepared.operator)
     max_iter = method.default_max_iter if settings.max_iter is None else settings.max_iter
     for candidate in given:
         candidate.prior.check_arrays(synthesis.y)
@@ -235,7 +237,9 @@ def fit_in_analysis(data: Data, settings: Settings, runner: Runner, task: int = 
         raise ValueError("alpha_init needs a fixed analysis operator, and there are several to choose from")
     plan = Plan(task, method, start, max_iter, settings.tol)
     runner.keeper.check_fingerprint(
-        task, synthesis.y, lambda: fingerprint_of(synthesis, prepared.noise, settings.fingerprint())
+        task,
+        synthesis.y,
+        lambda: fingerprint_of(synthesis, prepared.noise, settings.fingerprint() | {"analysis": analysis}),
     )
     chosen, learned = None, None
     try:
@@ -251,7 +255,7 @@ def fit_in_analysis(data: Data, settings: Settings, runner: Runner, task: int = 
             so_far = so_far if learned is not None else _before_the_noise_is_known(synthesis, so_far)
             interrupt.posterior = _posterior(prepared, so_far, method)
         raise
-    notes = (*about_the_data(data, prepared), *chosen.notes)
+    notes = (*about_the_data(data, prepared), *chosen.notes, *about_null_space(chosen.problem))
     return _concluded(prepared, outcome, method, learned, notes, settings)
 
 
@@ -295,11 +299,15 @@ def _run(problem: Problem, plan: Plan, runner: Runner, learned: Learned) -> Outc
 
 def _before_the_noise_is_known(problem: Problem, outcome: Outcome) -> Outcome:
     """Return what an interrupted stage that learned the noise came to, as a result for all data."""
-    problem, status = problem.with_noise(outcome.problem.noise_var), outcome.status
+    seen, status = outcome.problem, outcome.status
+    if isinstance(seen, AnalysisProblem):
+        problem = seen.with_data_of(problem)
+    else:
+        problem = problem.with_noise(seen.noise_var)
     message = (
         f"{status.message}, while the noise was still being learned: noise_std = "
         f"{problem.noise_var**0.5 * problem.units.data:.3g} is what was known by then, and mean and variance "
-        f"are those of a fit to {outcome.problem.n_rows} of the {problem.n_rows} data"
+        f"are those of a fit to {seen.n_rows} of the {problem.n_rows} data"
     )
     return replace(outcome, problem=problem, status=Status(status.code, message, status.notes))
 
@@ -366,6 +374,11 @@ def _fit_different(data: Data, settings: Settings, runner: Runner) -> Posterior:
             for i, (operator, y) in enumerate(zip(operators, ys, strict=True))
         ]
         return join_tasks(tasks)
+    if settings.analysis is not None:
+        raise ValueError(
+            "analysis=... is not known for lists of dictionaries whose tasks share precisions; give one Phi "
+            "and y of shape (N, L), or a prior that does not join tasks"
+        )
     (n_columns,) = columns
     start, count = settings.alpha_init, len(operators)
     joint = replace(

@@ -157,6 +157,10 @@ class Method(ABC):
     def step(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         """Go from one state to the next."""
 
+    def settled(self, state: State) -> State:
+        """Return what is kept of a state when its stage is done: not what only further steps would need."""
+        return replace(state, carry=None, previous_alpha=None)
+
     def restarts(self, state: State) -> bool:
         """Tell whether the steps so far were misled, and the next one is to begin from the start again."""
         return False

@@ -148,6 +148,11 @@ class Problem:
         return rectified_moments(mean, variance)[0] if self.nonnegative else mean
 
     @property
+    def in_analysis(self) -> bool:
+        """Whether precisions are not those of the coefficients, but of what an operator makes of them."""
+        return False
+
+    @property
     def n_precisions(self) -> int:
         """Number of precisions: one for each coefficient."""
         return self.n_columns

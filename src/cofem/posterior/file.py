@@ -11,7 +11,8 @@ import numpy as np
 
 from cofem._arrays import on_device_of, to_numpy
 from cofem.files import read_npz, write_npz
-from cofem.operators import as_operator
+from cofem.inference.analysis.method import AnalysisEM
+from cofem.operators import Operator, as_operator
 from cofem.posterior.posterior import Posterior
 from cofem.status import Status, StatusCode
 
@@ -47,7 +48,7 @@ def _contents(posterior: Posterior) -> tuple[dict[str, Any], dict[str, np.ndarra
     return header, {name: to_numpy(values) for name, values in arrays.items() if values is not None}
 
 
-def load(path: str | os.PathLike[str], operator: Any = None) -> Posterior:
+def load(path: str | os.PathLike[str], operator: Any = None, analysis: Any = None) -> Posterior:
     """Read a posterior written by `Posterior.save`.
 
     Parameters
@@ -58,6 +59,9 @@ def load(path: str | os.PathLike[str], operator: Any = None) -> Posterior:
         The dictionary of the fit, or a list of them as in the fit; needed again for `sample`,
         `covariance` and the like. The arrays of the posterior are NumPy's, or where the numbers of the
         operator are if that is another library.
+    analysis : anything `cofem.as_operator` takes, optional
+        The operator B of a fit with ``analysis=B``, or a list with one for each task that chose its own;
+        needed again, too. What ``analysis="auto"`` chose is ``post.analysis``.
 
     Examples
     --------
@@ -83,12 +87,14 @@ def load(path: str | os.PathLike[str], operator: Any = None) -> Posterior:
             f"up to {FORMAT_VERSION}); upgrade cofem to read it"
         )
     try:
-        return _rebuild(header, contents, operator)
+        return _rebuild(header, contents, operator, analysis)
     except (KeyError, IndexError) as error:
         raise ValueError(f"path {str(path)!r} is damaged: {error} is missing") from error
 
 
-def _rebuild(header: dict[str, Any], contents: dict[str, np.ndarray], operator: Any) -> Posterior:
+def _rebuild(
+    header: dict[str, Any], contents: dict[str, np.ndarray], operator: Any, analysis: Any
+) -> Posterior:
     """Make a posterior from what was saved."""
     tasks = []
     for i, part in enumerate(header.get("tasks", [])):
@@ -96,12 +102,16 @@ def _rebuild(header: dict[str, Any], contents: dict[str, np.ndarray], operator: 
         parts = {
             name.removeprefix(prefix): values for name, values in contents.items() if name.startswith(prefix)
         }
-        tasks.append(_rebuild(part, parts, operator[i] if isinstance(operator, list | tuple) else operator))
+        own = (each[i] if isinstance(each, list | tuple) else each for each in (operator, analysis))
+        tasks.append(_rebuild(part, parts, *own))
     y = contents["y"] if not tasks else contents.get("y")
     phi = None if operator is None or isinstance(operator, list | tuple) else as_operator(operator)
     if phi is not None and y is not None and phi.shape != (y.shape[0], contents["mean"].shape[0]):
         wanted = (y.shape[0], contents["mean"].shape[0])
         raise ValueError(f"operator must have shape {wanted} as in the fit, got {phi.shape}")
+    rows = None
+    if analysis is not None and not isinstance(analysis, list | tuple):
+        rows = _checked_rows(analysis, header["method"], contents)
     code, message, notes = header["status"]
     noise_std = header["noise_std"]
     if phi is not None and phi.device_array is not None:
@@ -112,7 +122,8 @@ def _rebuild(header: dict[str, Any], contents: dict[str, np.ndarray], operator: 
     if "gaussian_mean" in contents:
         gaussian = (contents["gaussian_mean"], contents["gaussian_variance"])
     return Posterior(
-        **{name: contents[name] for name in ("mean", "variance", "alpha")},
+        **{name: contents[name] for name in ("mean", "variance")},
+        alpha=contents["alpha"] if not tasks else contents.get("alpha"),
         y=y,
         weights=contents.get("weights"),
         gaussian=gaussian,
@@ -126,4 +137,17 @@ def _rebuild(header: dict[str, Any], contents: dict[str, np.ndarray], operator: 
             if name.startswith("history_")
         },
         operator=phi,
+        analysis=rows,
     )
+
+
+def _checked_rows(analysis: Any, method: str, contents: dict[str, np.ndarray]) -> Operator:
+    """Return the analysis operator of a posterior, or refuse one that cannot be it."""
+    rows = as_operator(analysis)
+    if method != AnalysisEM.name:
+        raise ValueError(f"analysis is for posteriors of fits with analysis=B, this one is of {method!r}")
+    alpha = contents.get("alpha")
+    wanted = (rows.shape[0] if alpha is None else alpha.shape[0], contents["mean"].shape[0])
+    if rows.shape != wanted:
+        raise ValueError(f"analysis must have shape {wanted} as in the fit, got {rows.shape}")
+    return rows

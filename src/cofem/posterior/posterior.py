@@ -26,6 +26,7 @@ from cofem._arrays import (
     transposed,
     without_gradients,
 )
+from cofem.inference.analysis.method import AnalysisEM
 from cofem.linalg.direct import CG_STEPS, is_cheaper
 from cofem.linalg.evidence import LogEvidence, log_determinant, log_evidence
 from cofem.operators import Operator, as_operator
@@ -54,7 +55,8 @@ class Posterior:
         Posterior mean and marginal variances: exact for `em` and `irls`, estimated for the others.
         For complex coefficients the variance is that of ``|z - mean|``.
     alpha : array of shape (D,), or (D, L) for tasks that share nothing
-        Prior precisions that mean and variance belong to.
+        Prior precisions that mean and variance belong to. None for tasks that chose analysis operators of
+        different shapes; see `task`.
     noise_std : float, or ndarray of shape (L,) for tasks that share nothing
         Standard deviation of the noise, given or learned (where a datum has the weight 1).
     method : str
@@ -77,7 +79,8 @@ class Posterior:
     tasks : tuple of Posterior or None
         The posteriors of tasks that were fitted with dictionaries or precisions of their own; see `task`.
     analysis : Operator or None
-        For ``cofem.fit(..., analysis=B)``, the operator B of shape (M, D); `alpha` then has shape (M,).
+        For ``cofem.fit(..., analysis=B)``, the operator B of shape (M, D); `alpha` then has shape (M,). None
+        after `cofem.load` without one, and for tasks that chose operators of their own.
 
     Examples
     --------
@@ -184,11 +187,17 @@ class Posterior:
         """
         return len(self.history["iteration"])
 
+    @property
+    def _in_analysis(self) -> bool:
+        """Whether the unknown is sparse in what an operator makes of it, which may not be at hand."""
+        return self.analysis is not None or self.method == AnalysisEM.name
+
     def __repr__(self) -> str:
-        if self.analysis is not None:
+        if self._in_analysis:
+            words = "" if self.analysis is None else f", sparse in {self.analysis}"
             return (
-                f"Posterior({self.mean.shape[0]} unknowns, sparse in {self.analysis}, method={self.method!r}, "
-                f"{self.n_iter} steps, {self.status.code.value})"
+                f"Posterior({self.mean.shape[0]} unknowns{words}, method={self.method!r}, {self.n_iter} steps, "
+                f"{self.status.code.value})"
             )
         return (
             f"Posterior({self.mean.shape[0]} coefficients, {self.support().shape[0]} in the support, "
@@ -228,7 +237,7 @@ class Posterior:
         >>> post.support().tolist()
         [0]
         """
-        if self.analysis is not None:
+        if self._in_analysis:
             raise ValueError(
                 "support is that of coefficients; with analysis=B the unknown itself is not sparse. Look at "
                 "B @ post.mean, or at predict(B, return_std=True, include_noise=False)"
@@ -307,7 +316,7 @@ class Posterior:
             for count in batches(n):
                 yield rectified_draws(*self.gaussian, count, rng)
             return
-        if self.analysis is not None:
+        if self._in_analysis:
             draws = self._analysis_solver("sample").draws
             for count in batches(n):
                 yield namespace(self.mean).astype(self.mean + draws(count, rng), self.mean.dtype)
@@ -467,7 +476,7 @@ class Posterior:
         """
         if self.gaussian is not None or any(t.gaussian for t in self.tasks or ()):
             raise ValueError("log_evidence is not known with nonnegative=True")
-        if self.analysis is not None:
+        if self._in_analysis:
             raise ValueError("log_evidence is not known with analysis=..., where the prior may be improper")
         _check_count(vectors, "vectors")
         _check_count(steps, "steps")
@@ -491,8 +500,8 @@ class Posterior:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the posterior to an ``.npz`` file, whole or not at all.
 
-        The file holds arrays and JSON only (no pickle). The operator is not stored: hand it to
-        `cofem.load` again.
+        The file holds arrays and JSON only (no pickle). The operators Phi and, in analysis form, B are not
+        stored: hand them to `cofem.load` again.
 
         Examples
         --------
@@ -523,7 +532,7 @@ class Posterior:
 
     def _solver(self, what: str) -> PosteriorSolver | AnalysisSolver:
         """Return the posterior's systems; `what` needs them."""
-        if self.alpha.shape[0] != self.mean.shape[0] or self.analysis is not None:
+        if self._in_analysis:
             return self._analysis_solver(what)
         return PosteriorSolver.of(self._need_operator(what), self.alpha, self.noise_std**2, self.weights)
 

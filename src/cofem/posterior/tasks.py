@@ -17,11 +17,15 @@ def join_tasks(tasks: Sequence[Posterior]) -> Posterior:
     longest = max(tasks, key=lambda task: task.n_iter)
     worst = next((task.status for task in tasks if not task.converged), tasks[0].status)
     same = all(task.operator is tasks[0].operator for task in tasks)
+    like = all(
+        task.alpha.shape == tasks[0].alpha.shape and str(task.analysis) == str(tasks[0].analysis)
+        for task in tasks
+    )
     xp = namespace(tasks[0].mean)
     return Posterior(
         mean=xp.stack([task.mean for task in tasks], axis=1),
         variance=xp.stack([task.variance for task in tasks], axis=1),
-        alpha=xp.stack([task.alpha for task in tasks], axis=1),
+        alpha=xp.stack([task.alpha for task in tasks], axis=1) if like else None,
         noise_std=np.array([task.noise_std for task in tasks]),
         method=tasks[0].method,
         status=worst,
@@ -30,6 +34,7 @@ def join_tasks(tasks: Sequence[Posterior]) -> Posterior:
         y=xp.stack([task.y for task in tasks], axis=1) if same else None,
         weights=tasks[0].weights if same else None,
         tasks=tuple(tasks),
+        analysis=tasks[0].analysis if like else None,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 from typing import ClassVar
 
@@ -95,20 +96,16 @@ class Neighbours(Prior):
         assert self.layout is not None
         return self.layout
 
+    @cached_property
     def _where(self) -> tuple[DeviceCache, int]:
-        """Return the place of each row in an array of all bands, and the number of bands; kept."""
-        kept = self.__dict__.get("_kept")
-        if kept is None:
-            layout = self._known
-            assert layout.shape is not None
-            index = layout.bands * prod(layout.shape) + layout.places
-            kept = DeviceCache(index), int(layout.bands.max()) + 1
-            self.__dict__["_kept"] = kept
-        return kept
+        """The place of each row in an array of all bands, and the number of bands."""
+        layout = self._known
+        assert layout.shape is not None
+        return DeviceCache(layout.bands * prod(layout.shape) + layout.places), int(layout.bands.max()) + 1
 
     def precisions(self, second_moment: Array, cap: float) -> Array:
         """M-step."""
-        cached, n_bands = self._where()
+        cached, n_bands = self._where
         index = cached.like(second_moment)
         shape = self._known.shape
         assert shape is not None

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cofem._arrays import as_shape, average, squared_modulus
+from cofem._arrays import Array, as_shape, average, place, squared_modulus
 from cofem.inference.analysis.method import AnalysisEM
 from cofem.inference.analysis.prediction import FromPredictions
 from cofem.inference.analysis.problem import AnalysisProblem
@@ -224,11 +224,13 @@ def _broken(judged: _Judged, noise_var: float, *, fault: str = "", stopped: bool
     return Chosen(judged.problem.with_noise(noise_var), None, (), stopped, fault)
 
 
-def check_analysis_method(method: Any) -> AnalysisEM:
-    """Return the method of a fit in analysis form."""
+def check_analysis_method(method: Any, y: Array) -> AnalysisEM:
+    """Return the method of a fit in analysis form to data y."""
     if isinstance(method, str) and method in ("auto", AnalysisEM.name):
         return AnalysisEM()
     if isinstance(method, AnalysisEM):
+        if method.exact and not isinstance(y, np.ndarray):
+            raise TypeError(f"AnalysisEM(exact=True) works on NumPy arrays only, but y or Phi is {place(y)}")
         return method
     raise ValueError(
         f"method must be 'auto' or a cofem.AnalysisEM object for fits with analysis=..., got {method!r}"

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from cofem._arrays import Array, as_rows, namespace, squared_modulus, to_numpy
+from cofem._arrays import Array, as_rows, namespace, number_like, squared_modulus, to_numpy
 from cofem._packing import packable
 from cofem.inference.analysis.problem import AnalysisProblem
 from cofem.inference.base import Info, Method, State
@@ -19,8 +19,8 @@ from cofem.linalg.build import right_hand_sides_at_once
 from cofem.linalg.cg import CGResult
 from cofem.status import StatusCode
 
-#: Unknowns, and entries of B, up to which the E-step is exact.
-EXACT_SIDE, EXACT_ENTRIES = 512, 2**21
+#: Degrees of freedom of a row, and precisions relative to the largest, below which nothing is left of it.
+LEAST_FREEDOM, LEAST_PRECISION = 1e-12, 1e-20
 #: Steps of full length; later ones are shorter, so that the noise of the draws averages out.
 FULL_STEPS = 8
 #: Largest factor by which an update is lengthened.
@@ -37,8 +37,8 @@ NEW_SHARE = 0.3
 class Carry(NamedTuple):
     """What one E-step hands to the next."""
 
-    #: ``E |(B u)_i|^2``, averaged over tasks, shape (M,).
-    moment: Array
+    #: ``E |(B u)_i|^2``, averaged over tasks, shape (M,); None once the stage is done.
+    moment: Array | None
     #: Steps done.
     steps: int = 1
     #: Variances of the predictions of data that are held out, shape (H,); None if there are none.
@@ -167,6 +167,10 @@ class AnalysisEM(Method):
         carry = Carry(moment, carry.steps + 1, predicted, draws)
         return State(alpha, found.mean, found.variance, carry), found.info
 
+    def settled(self, state: State) -> State:
+        """Return what is kept of a state when its stage is done: candidates are judged by predictions."""
+        return replace(super().settled(state), carry=state.carry._replace(moment=None))
+
     def finish(
         self, problem: Problem, state: State, ended: StatusCode, rng: np.random.Generator
     ) -> tuple[State, Info]:
@@ -188,25 +192,23 @@ class AnalysisEM(Method):
 
     def is_exact(self, problem: AnalysisProblem) -> bool:
         """Tell whether the E-step is exact."""
-        if self.exact is not None or not isinstance(problem.y, np.ndarray):
-            return bool(self.exact)
-        d, m = problem.n_columns, problem.rows.n_rows
-        return d <= EXACT_SIDE and d * max(m, problem.n_rows) <= EXACT_ENTRIES
+        return problem.is_small if self.exact is None else self.exact
 
     def _update(self, problem: AnalysisProblem, state: State) -> Array:
         """M-step, lengthened."""
         prior, alpha = problem.prior, state.alpha
-        freedom = problem.rows.freedom(alpha)
+        xp = namespace(alpha)
+        freedom = xp.maximum(problem.rows.freedom(alpha), number_like(alpha, LEAST_FREEDOM))
         image = prior.precisions(state.carry.moment, problem.alpha_cap)
         image = image / prior.precisions(freedom, np.inf)
-        xp = namespace(image)
         change = xp.log(image) - xp.log(alpha)
         longest = float(np.log(LONGEST))
         length = self.relaxation
         if not self.is_exact(problem):
             length *= min(1.0, FULL_STEPS / state.carry.steps)
         image = image * xp.exp((length - 1) * xp.clip(change, -longest, longest))
-        return xp.minimum(image, xp.asarray(problem.alpha_cap, dtype=image.dtype))
+        cap = problem.alpha_cap
+        return xp.clip(image, number_like(image, LEAST_PRECISION * cap), number_like(image, cap))
 
     def _moments(
         self, problem: AnalysisProblem, alpha: Array, before: State | None, rng: np.random.Generator
@@ -263,12 +265,12 @@ def _row_power(problem: AnalysisProblem, mean: Array) -> Array:
 
 
 def _exact(problem: AnalysisProblem, alpha: Array) -> _Moments:
+    rows, precisions, null = problem.rows.matrix, alpha.astype(np.float64), problem.undetermined
+    if null is not None:  # as large as the unknown may be
+        rows = np.vstack([rows, null.conj().T])
+        precisions = np.append(precisions, np.full(null.shape[1], 1 / problem.power))
     found = exact_moments(
-        problem.phi.matrix,
-        problem.rows.matrix,
-        alpha.astype(np.float64),
-        problem.noise_var,
-        data_columns(problem),
+        problem.phi.matrix, rows, precisions, problem.noise_var, data_columns(problem)
     )
     predicted = None
     if problem.held_out is not None:
@@ -277,7 +279,7 @@ def _exact(problem: AnalysisProblem, alpha: Array) -> _Moments:
     return _Moments(
         as_mean(found.mean, problem),
         found.variance.astype(real),
-        found.row_variance.astype(real),
+        found.row_variance[: alpha.size].astype(real),
         predicted,
         Info(),
     )

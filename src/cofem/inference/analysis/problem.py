@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from cofem._arrays import Array, namespace, on_device_of
+from cofem._arrays import Array, check_same_place, largest_part, namespace, on_device_of
 from cofem.inference.problem import Problem
 from cofem.linalg.analysis import Rows
-from cofem.operators import Operator
+from cofem.linalg.analysis.exact import common_null_space
+from cofem.operators import Operator, as_operator, check_adjoint
 from cofem.priors import Prior, RowLayout
 
+#: Unknowns, and entries of Phi and B, up to which moments are exact.
+SMALL_SIDE, SMALL_ENTRIES = 512, 2**21
 #: Share of the unknown's power that each row is expected to have at the start, relative to its norm.
 SHARE_AT_START = 0.05
 #: Largest precision, relative to what the data can resolve.
@@ -30,11 +34,14 @@ class AnalysisProblem(Problem):
     rows : Rows
         B.
     held_out : Operator or None
-        Rows of Phi whose data are predicted; see `cofem.inference.analysis.noise`.
+        Rows of Phi whose data are predicted; see `cofem.inference.analysis.prediction`.
+    undetermined : ndarray of shape (D, K) or None
+        In small problems, directions that neither Phi nor B see; None if there are none.
     """
 
     rows: Rows = None  # type: ignore[assignment]
     held_out: Operator | None = None
+    undetermined: np.ndarray | None = None
 
     @classmethod
     def of(cls, problem: Problem, operator: Operator, prior: Prior) -> AnalysisProblem:
@@ -44,7 +51,7 @@ class AnalysisProblem(Problem):
         bound.check(rows.n_rows)
         return cls(
             problem.phi, problem.y, problem.noise_var, problem.units, bound, problem.nonnegative, rows=rows
-        )
+        )._with_null_space()
 
     def normalised(self) -> AnalysisProblem:
         """Return the problem itself: rows of B tie columns of Phi to each other."""
@@ -54,11 +61,30 @@ class AnalysisProblem(Problem):
         """Return the problem without some rows, which are predicted, those rows of Phi, and their data."""
         seen, unseen, y = super().split(held_out, noise_var)
         assert isinstance(seen, AnalysisProblem)
-        return replace(seen, held_out=unseen), unseen, y
+        return replace(seen, held_out=unseen)._with_null_space(), unseen, y
+
+    def with_data_of(self, problem: Problem) -> AnalysisProblem:
+        """Return the problem with all data again, at the noise of this one."""
+        return replace(self, phi=problem.phi, y=problem.y, held_out=None)._with_null_space()
+
+    def _with_null_space(self) -> AnalysisProblem:
+        found = common_null_space(self.phi.matrix, self.rows.matrix) if self.is_small else None
+        return replace(self, undetermined=found)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether all entries of Phi and B are to be had, for exact moments."""
+        d, m = self.n_columns, max(self.rows.n_rows, self.n_rows)
+        return isinstance(self.y, np.ndarray) and d <= SMALL_SIDE and d * m <= SMALL_ENTRIES
 
     def point(self, mean: Array, variance: Array) -> Array:
         """Return the mean: a constraint has no part in the fit, only in what is made of it."""
         return mean
+
+    @property
+    def in_analysis(self) -> bool:
+        """Precisions are those of the rows of B."""
+        return True
 
     @property
     def n_precisions(self) -> int:
@@ -80,15 +106,56 @@ class AnalysisProblem(Problem):
     def alpha_cap(self) -> float:
         """Precision beyond which a row is zero for every purpose."""
         resolved = self.phi.energy / self.n_columns / self.noise_var
-        largest = max(resolved, 1 / self._power, 1e-300)
+        largest = max(resolved, 1 / self.power, 1e-300)
         return HEADROOM[self.real_dtype.name] * largest / float(np.mean(self.rows.energies))
 
     @property
-    def _power(self) -> float:
+    def power(self) -> float:
         """Mean square of the unknown, as far as the data tell."""
         return self.signal_power * self.n_rows / self.phi.energy
 
     def usual_start(self) -> Array:
         """Where alpha starts: every row has the same small share of the unknown's power."""
-        start = self.rows.for_each(1 / (SHARE_AT_START * self._power * self.rows.energies))
+        start = self.rows.for_each(1 / (SHARE_AT_START * self.power * self.rows.energies))
         return on_device_of(self.y, start) if isinstance(start, np.ndarray) else start
+
+
+def checked_analysis(analysis: Any, problem: Problem) -> Any:
+    """Return a shape or a name as it is, anything else as an operator that can be B; raise by argument name.
+
+    Parameters
+    ----------
+    analysis : Operator, matrix, shape or str
+        As for `cofem.fit`.
+    problem : Problem
+        The problem, for the number of columns and the kind of arrays.
+    """
+    is_shape = isinstance(analysis, tuple) and all(isinstance(n, int | np.integer) for n in analysis)
+    is_number = isinstance(analysis, int | np.integer) and not isinstance(analysis, bool)
+    if isinstance(analysis, str) or is_shape or is_number:
+        return analysis
+    try:
+        operator = as_operator(analysis)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"analysis must be an operator, a shape or 'auto': {error}") from error
+    n_rows, n_columns = operator.shape
+    if n_columns != problem.n_columns or n_rows < 1:
+        raise ValueError(
+            f"analysis must have {problem.n_columns} columns, as many as Phi, and at least one row, got shape "
+            f"{operator.shape}"
+        )
+    if operator.is_complex and not problem.is_complex:
+        raise ValueError("analysis must not be complex where Phi and y are real")
+    if operator.device_array is not None:
+        check_same_place(problem.y, operator.device_array, "the numbers of analysis")
+    try:
+        dtype = np.result_type(problem.real_dtype, np.complex64 if problem.is_complex else np.float32)
+        same = operator.astype(problem.real_dtype)
+        check_adjoint(same, n_vectors=1, dtype=dtype, like=problem.y)
+        signs = np.random.default_rng(0).choice([-1.0, 1.0], n_columns).astype(dtype)
+        size = largest_part(same.forward(on_device_of(problem.y, signs)))
+    except (TypeError, ValueError, FloatingPointError) as error:
+        raise type(error)(f"analysis is not what it must be: {error}") from error
+    if not np.isfinite(size) or size == 0:
+        raise ValueError(f"analysis must be finite and not zero, but the largest part of a product is {size}")
+    return operator

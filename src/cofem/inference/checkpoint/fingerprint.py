@@ -10,30 +10,48 @@ from typing import Any
 
 import numpy as np
 
-from cofem._arrays import is_foreign, library, on_device_of, to_numpy
+from cofem._arrays import Array, is_foreign, library, on_device_of, to_numpy
 from cofem.inference.problem import Problem
+from cofem.operators import Operator
 
 
 def fingerprint_of(problem: Problem, noise: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a problem is known by: sizes, data, dictionary and settings."""
     operator, y = problem.phi.operator, problem.y
-    rng = np.random.default_rng(0)
     data = to_numpy(y)
-    probe = rng.standard_normal(operator.shape[1]).astype(data.dtype)
-    image = to_numpy(operator.forward(on_device_of(y, probe)))
-    overlap = np.vdot(rng.standard_normal(operator.shape[0]), image)
-    size = float(np.linalg.norm(image))
     # The device may change between a break and going on, the library may not.
     kind = str(data.dtype) if isinstance(y, np.ndarray) else f"{library(y)} {data.dtype}"
     return {
         "shape of Phi": str(operator.shape),
         "y": f"{kind} {list(data.shape)} {digest(data)} in units of {problem.units.data:g}",
         "noise_std": describe(noise),
-        # Floating-point numbers, since the last digits may depend on the number of threads.
-        "Phi": [size, float(overlap.real), float(overlap.imag)],
+        "Phi": numbers_of(operator, y),
         "unit of Phi": f"{problem.units.dictionary:g}",
         **{name: describe(value) for name, value in settings.items()},
+        **{
+            f"numbers of {name}": numbers_of(value, y)
+            for name, value in settings.items()
+            if isinstance(value, Operator)
+        },
     }
+
+
+def numbers_of(operator: Operator, like: Array) -> list[float]:
+    """Return what a random vector makes of an operator: others of the same shape give something else.
+
+    Floating-point numbers, since the last digits may depend on the number of threads.
+
+    Examples
+    --------
+    >>> from cofem.operators import Gradient
+    >>> numbers_of(Gradient(5), np.zeros(1)) == numbers_of(Gradient(5), np.zeros(1))
+    True
+    """
+    rng = np.random.default_rng(0)
+    probe = rng.standard_normal(operator.shape[1]).astype(to_numpy(like).dtype)
+    image = to_numpy(operator.forward(on_device_of(like, probe)))
+    overlap = np.vdot(rng.standard_normal(operator.shape[0]), image)
+    return [float(np.linalg.norm(image)), float(overlap.real), float(overlap.imag)]
 
 
 def describe(value: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import sys
 import time
@@ -237,17 +236,15 @@ class Keeper:
 
         return keep
 
-    def finish(self, stage: str, outcome: Outcome, whole: bool) -> None:
-        """Note what came out of a stage; with its state if the result needs it."""
+    def finish(self, stage: str, outcome: Outcome, state: State | None) -> None:
+        """Note what came out of a stage; with its state and history if the result needs them."""
         if self.path is None:
             return
-        # What only further steps would need is left out.
-        state = dataclasses.replace(outcome.state, carry=None, previous_alpha=None) if whole else None
         self.finished[stage] = Finished(
             state,
             outcome.problem.noise_var,
             outcome.problem.phi.counter.products,
-            outcome.history if whole else {},
+            {} if state is None else outcome.history,
             outcome.status,
             outcome.doubtful,
             self.rng.bit_generator.state,

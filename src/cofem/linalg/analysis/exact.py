@@ -10,7 +10,11 @@ from scipy import linalg
 from cofem.linalg.factor import safe_cholesky
 
 #: Eigenvalues of ``B^H diag(alpha) B`` below this, relative to the largest, belong to its null space.
-NULL = 1e-12
+NULL = 1e-11
+#: Pivots of a Cholesky factor, relative to the largest entry, below which eigenvalues are looked at.
+SMALL_PIVOT = 1e-10
+#: Eigenvalues, relative to the largest, that are rounding.
+ROUNDING = 1e-13
 
 
 class ExactMoments(NamedTuple):
@@ -72,13 +76,51 @@ def exact_moments(
     return ExactMoments(mean, np.diagonal(inverse).real.copy(), np.maximum(row_variance, 0.0), factor)
 
 
-def exact_freedom(rows: np.ndarray, alpha: np.ndarray) -> np.ndarray:
-    """Return ``alpha_i [B (B^H diag(alpha) B)^+ B^H]_ii``, shape (M,)."""
-    scaled = np.sqrt(alpha.astype(np.float64))[:, None] * rows
+def exact_freedom(rows: np.ndarray, alpha: np.ndarray, rank: int) -> np.ndarray:
+    """Return ``alpha_i [B (B^H diag(alpha) B)^+ B^H]_ii``, shape (M,), for a B of known rank.
+
+    Where precisions are so far apart that eigenvalues are lost in rounding, an orthogonal factor is taken,
+    with the largest rows first, which keeps the small ones accurate; it takes five times as long.
+    """
+    if rank == len(rows):
+        return np.ones_like(alpha)
+    wide = alpha.astype(np.float64)
+    scaled = np.sqrt(wide / wide.max())[:, None] * rows
     values, vectors = linalg.eigh(scaled.conj().T @ scaled, check_finite=False)
     kept = values > NULL * values[-1]
-    projected = scaled @ (vectors[:, kept] / np.sqrt(values[kept]))
-    return np.minimum(_energies(projected.T), 1.0).astype(alpha.dtype)
+    if kept.sum() == rank:
+        found = _energies((scaled @ (vectors[:, kept] / np.sqrt(values[kept]))).T)
+    else:
+        order = np.argsort(-_energies(scaled.T))
+        factor, _, _ = linalg.qr(scaled[order], mode="economic", pivoting=True, check_finite=False)
+        found = np.empty(len(rows))
+        found[order] = _energies(factor[:, :rank].T)
+    return np.minimum(found, 1.0).astype(alpha.dtype)
+
+
+def common_null_space(phi: np.ndarray, rows: np.ndarray) -> np.ndarray | None:
+    """Return an orthonormal basis of what neither Phi nor B see, shape (D, K); None if they see all.
+
+    Examples
+    --------
+    >>> common_null_space(np.array([[1.0, 0.0, -1.0]]), np.diff(np.eye(3), axis=0)).round(3).tolist()
+    [[0.577], [0.577], [0.577]]
+    """
+    gram = np.zeros((rows.shape[1],) * 2)
+    for matrix in (phi, rows):
+        gram = gram + matrix.conj().T @ (matrix / max(float(np.sum(np.abs(matrix) ** 2)), 1e-300))
+    try:
+        pivots = np.diagonal(linalg.cholesky(gram, lower=True, check_finite=False)).real ** 2
+        if pivots.min() > SMALL_PIVOT * np.diagonal(gram).real.max():
+            return None
+    except linalg.LinAlgError:
+        pass
+    values, vectors = linalg.eigh(gram, check_finite=False)
+    found = values < ROUNDING * values[-1]
+    if not found.any():
+        return None
+    basis: np.ndarray = vectors[:, found] * np.sign(np.sum(vectors[:, found], axis=0).real + 1e-300)
+    return basis
 
 
 def _whitened(factor: np.ndarray, columns: np.ndarray) -> np.ndarray:

@@ -145,8 +145,8 @@ class Rows:
         (7.0, True)
         """
         n, d = self.operator.shape
-        if n * d <= SMALL_ENTRIES and isinstance(alpha, np.ndarray):
-            return exact_freedom(self.matrix, alpha)
+        if n * d <= SMALL_ENTRIES:
+            return on_device_of(alpha, exact_freedom(self.matrix, to_numpy(alpha), self._rank))
         symbols = self.symbols
         if symbols is None:
             return self.for_each(np.full(self.n_bands, min(1.0, d / n)))
@@ -174,6 +174,10 @@ class Rows:
             real = matrix is not None and not np.iscomplexobj(matrix.data)
             self._gram = phi, (matrix.T @ matrix).tocsr() if real else None
         return self._gram[1]
+
+    @cached_property
+    def _rank(self) -> int:
+        return int(np.linalg.matrix_rank(self.matrix))
 
     @cached_property
     def matrix(self) -> np.ndarray:

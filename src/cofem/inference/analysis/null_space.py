@@ -1,0 +1,51 @@
+"""Directions of the unknown that neither data nor prior determine."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cofem._arrays import inner, on_device_of
+from cofem.inference.analysis.problem import AnalysisProblem
+
+
+def about_null_space(problem: AnalysisProblem) -> list[str]:
+    """Say so where neither data nor prior determine the unknown.
+
+    In large problems only the constant and slopes are tried, which differences do not see.
+    """
+    if problem.is_small:
+        count = 0 if problem.undetermined is None else problem.undetermined.shape[1]
+    else:
+        count = sum(_is_unseen(problem, direction) for direction in _smooth(problem))
+    if not count:
+        return []
+    return [
+        f"Phi and analysis have a common null space of {count} dimension{'s' if count > 1 else ''}: neither data "
+        "nor prior say anything about it, the mean has none of it, and variances leave it out or guess it. "
+        "Stack rows onto analysis that see it, such as a small multiple of the identity"
+    ]
+
+
+def _smooth(problem: AnalysisProblem) -> list[np.ndarray]:
+    """Return the constant and a slope along each axis."""
+    shape = problem.rows.grid or (problem.n_columns,)
+    slopes = []
+    for axis, n in enumerate(shape):
+        ramp = np.linspace(-1.0, 1.0, n) if n > 1 else np.zeros(n)
+        ramp = ramp.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+        if n > 1:
+            slopes.append(np.broadcast_to(ramp, shape).ravel())
+    return [np.ones(problem.n_columns), *slopes]
+
+
+def _is_unseen(problem: AnalysisProblem, direction: np.ndarray) -> bool:
+    rows, phi = problem.rows, problem.phi
+    dtype = np.result_type(problem.real_dtype, np.complex64 if problem.is_complex else np.float32)
+    vector = on_device_of(problem.y, direction.astype(dtype))
+    unit = float(direction @ direction) / problem.n_columns
+    little = (1e3 * float(np.finfo(problem.real_dtype).eps)) ** 2
+    seen = rows.operator.forward(vector)
+    if inner(seen, seen) > little * unit * float(rows.energies @ rows.sizes):
+        return False
+    image = phi.operator.forward(vector)
+    return inner(image, image) <= little * unit * phi.energy
