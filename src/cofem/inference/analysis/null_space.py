@@ -20,9 +20,9 @@ def about_null_space(problem: AnalysisProblem) -> list[str]:
     if not count:
         return []
     return [
-        f"Phi and analysis have a common null space of {count} dimension{'s' if count > 1 else ''}: neither data "
-        "nor prior say anything about it, the mean has none of it, and variances leave it out or guess it. "
-        "Stack rows onto analysis that see it, such as a small multiple of the identity"
+        f"Phi and analysis have a common null space of {count} dimension{'s' if count > 1 else ''}: what the "
+        "posterior says about it is arbitrary, since neither data nor prior say anything. Stack rows onto "
+        "analysis that see it, such as a small multiple of the identity"
     ]
 
 

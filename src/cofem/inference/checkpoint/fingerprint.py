@@ -27,11 +27,9 @@ def fingerprint_of(problem: Problem, noise: Any, settings: Mapping[str, Any]) ->
         "noise_std": describe(noise),
         "Phi": numbers_of(operator, y),
         "unit of Phi": f"{problem.units.dictionary:g}",
-        **{name: describe(value) for name, value in settings.items()},
         **{
-            f"numbers of {name}": numbers_of(value, y)
+            name: numbers_of(value, y) if isinstance(value, Operator) else describe(value)
             for name, value in settings.items()
-            if isinstance(value, Operator)
         },
     }
 

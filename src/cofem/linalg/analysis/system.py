@@ -9,17 +9,23 @@ residual in its norm stands for the error's energy.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
 
 from cofem._arrays import Array, namespace, standard_normal
 from cofem.linalg.analysis.rows import Rows
-from cofem.linalg.cg import CGResult, Progress, StopRule, conjugate_gradients, join_results
+from cofem.linalg.cg import CGResult, Measure, Progress, StopRule, conjugate_gradients, join_results
 from cofem.linalg.preconditioners.base import PosteriorPreconditioner
 from cofem.linalg.preconditioners.sparse_factor import sparse_factor
-from cofem.linalg.preconditioners.waves import wave_preconditioner
+from cofem.linalg.preconditioners.waves import WavePreconditioner, wave_preconditioner
 from cofem.operators.dictionary import Dictionary
+
+#: Steps whose gain in energy stands for the error before them, where the preconditioner is but a diagonal.
+#: Third differences of 80 samples: after 14 steps the residual was small and the mean off by two standard
+#: deviations.
+DELAY = 10
 
 
 @dataclass(frozen=True)
@@ -119,13 +125,15 @@ class AnalysisSystem:
             with np.errstate(divide="ignore", invalid="ignore"):
                 return np.where(progress.preconditioned == 0, 0.0, np.sqrt(progress.preconditioned / against))
 
-        stop = StopRule(tol, max_iter, min_iter=1, measure=measure)
+        rough = isinstance(ready, WavePreconditioner) and ready.waves is None
         results = []
         for start in range(0, rhs.shape[0], self.at_once):
             some = slice(start, start + self.at_once)
             residual, x0 = rhs[some, :], None if guess is None else guess[some, :]
             if x0 is not None:
                 residual -= self.apply(x0)
+            judged = _with_what_steps_gain(measure, noise_var, reference) if rough else measure
+            stop = StopRule(tol, max_iter, min_iter=1, measure=judged)
             results.append(conjugate_gradients(self.apply, residual, stop, preconditioner=ready, x0=x0))
         if len(results) == 1:
             return results[0]
@@ -141,3 +149,20 @@ class AnalysisSystem:
         if factor is not None:
             return factor
         return wave_preconditioner(self.phi, self.rows, self.alpha, self.noise_var)
+
+
+def _with_what_steps_gain(measure: Measure, noise_var: float, reference: float | None) -> Measure:
+    """Return the larger of a measure and what the last steps gained, as Hestenes and Stiefel estimate errors."""
+    past: deque[dict[int, float]] = deque(maxlen=DELAY + 1)
+
+    def judged(progress: Progress) -> np.ndarray:
+        past.append(dict(zip(progress.rows.tolist(), progress.energy.tolist(), strict=True)))
+        if len(past) <= DELAY:
+            return np.full(progress.rows.size, np.inf)
+        before = np.array([past[0][row] for row in progress.rows.tolist()])
+        against = progress.energy if reference is None else noise_var * reference
+        with np.errstate(divide="ignore", invalid="ignore"):
+            gained = np.sqrt((progress.energy - before) / against)
+        return np.maximum(measure(progress), np.where(progress.energy > before, gained, 0.0))
+
+    return judged
