@@ -224,7 +224,7 @@ class Problem:
         """Where alpha starts, in scaled units; by default `usual_start`."""
         if alpha_init is not None:
             with np.errstate(over="ignore"):  # what overflows is cut off below
-                alpha = np.asarray(alpha_init, dtype=np.float64) * self.units.coefficient**2
+                alpha = to_numpy(alpha_init).astype(np.float64) * self.units.coefficient**2
                 if self.units.columns is not None:
                     alpha = alpha * to_numpy(self.units.columns) ** 2
             # A start that is far off would only be lost in rounding.
