@@ -62,7 +62,9 @@ def steps_of_em(Phi, B, Y, noise_std, alpha, steps: int) -> tuple[np.ndarray, ..
     return mean, covariance, alpha
 
 
-def jumps(n: int = 60, seed: int = 0, sigma: float = 0.1, share: float = 0.6) -> tuple[Mask, np.ndarray, np.ndarray]:
+def jumps(
+    n: int = 60, seed: int = 0, sigma: float = 0.1, share: float = 0.6
+) -> tuple[Mask, np.ndarray, np.ndarray]:
     """Steps of different height, of which some samples are seen."""
     rng = np.random.default_rng(seed)
     u = np.repeat(rng.standard_normal(4) * 2, -(-n // 4))[:n]
@@ -88,7 +90,9 @@ def test_an_invertible_operator_gives_the_synthesis_fit(kind: str, prior) -> Non
     if kind == "complex":
         B = B + 0.15j * rng.standard_normal((n, n))
     full = B.to_dense() if kind == "DCT" else B
-    Phi = rng.standard_normal((n // 2, n)) + (1j * rng.standard_normal((n // 2, n)) if kind == "complex" else 0)
+    Phi = rng.standard_normal((n // 2, n)) + (
+        1j * rng.standard_normal((n // 2, n)) if kind == "complex" else 0
+    )
     s = np.where(rng.random(n) < 0.2, 3.0, 0.0)
     inverse = np.linalg.inv(full)
     y = Phi @ inverse @ s + 0.1 * rng.standard_normal(n // 2)
@@ -162,7 +166,9 @@ def test_the_posterior_is_the_exact_one(kind: str) -> None:
     np.testing.assert_allclose(post.mean, mean, atol=close * np.abs(mean).max())
     variance = np.diagonal(covariance).real
     np.testing.assert_allclose(post.variance, variance, rtol=close)
-    np.testing.assert_allclose(post.covariance([3, 0, 17]), covariance[np.ix_([3, 0, 17], [3, 0, 17])], atol=1e-3 * variance.max())
+    np.testing.assert_allclose(
+        post.covariance([3, 0, 17]), covariance[np.ix_([3, 0, 17], [3, 0, 17])], atol=1e-3 * variance.max()
+    )
     new = rng.standard_normal((5, n))
     predicted, std = post.predict(new, return_std=True, include_noise=False)
     np.testing.assert_allclose(predicted, new @ mean, atol=10 * close * np.abs(new @ mean).max())
@@ -195,7 +201,9 @@ def test_posterior_where_precisions_are_far_apart() -> None:
     np.testing.assert_allclose(post.alpha, alpha)
     mean, covariance = exact(Phi, Gradient(n), y, alpha, 0.1)
     np.testing.assert_allclose(post.mean, mean, atol=1e-5)
-    np.testing.assert_allclose(post.covariance([0, 20, 59]), covariance[np.ix_([0, 20, 59], [0, 20, 59])], rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(
+        post.covariance([0, 20, 59]), covariance[np.ix_([0, 20, 59], [0, 20, 59])], rtol=1e-3, atol=1e-6
+    )
     off = post.sample(2000, rng=1) - mean
     np.testing.assert_allclose(np.mean(off**2, axis=0), np.diagonal(covariance), rtol=0.2)
 
@@ -331,8 +339,15 @@ def test_intervals_hold_what_they_promise_at_known_precisions(kind: str, way: st
             noise = (noise + 1j * rng.standard_normal(25)) / 2**0.5
         u = factor @ white
         post = cofem.fit(
-            Phi, Phi @ u + sigma * noise, noise_std=sigma, analysis=B, alpha_init=alpha, max_iter=1, tol=0,
-            method=method, rng=rng,
+            Phi,
+            Phi @ u + sigma * noise,
+            noise_std=sigma,
+            analysis=B,
+            alpha_init=alpha,
+            max_iter=1,
+            tol=0,
+            method=method,
+            rng=rng,
         )
         lower, upper = post.credible_interval(level)
         held.append((lower.real < u.real) & (u.real < upper.real))
@@ -385,12 +400,15 @@ def test_an_interrupted_fit_goes_on_to_the_same_bits(name: str, tmp_path: Path) 
         y = np.stack([y, y[::-1]], axis=1)
     whole, stages = stages_of(Phi, y, **options)
     assert {stage.split()[0] for stage in stages} == {
-        "fit", *{"given": [], "noise": ["noise"], "tasks": ["noise"]}.get(name, ["choice"])
+        "fit",
+        *{"given": [], "noise": ["noise"], "tasks": ["noise"]}.get(name, ["choice"]),
     }
     for stage in dict.fromkeys(stages):
         path = tmp_path / f"{stage.replace('/', '-')}.npz"
         with pytest.raises(cofem.FitInterrupted) as caught:
-            cofem.fit(Phi, y, checkpoint=path, checkpoint_every="2 steps", callback=Break(stage, stages), **options)
+            cofem.fit(
+                Phi, y, checkpoint=path, checkpoint_every="2 steps", callback=Break(stage, stages), **options
+            )
         so_far = caught.value.posterior
         assert so_far.status.code is StatusCode.STOPPED
         assert so_far.analysis is not None
@@ -709,7 +727,7 @@ def test_pytorch_gives_what_numpy_gives(kind: str, tmp_path: Path) -> None:
     ours = cofem.fit(Phi, torch.asarray(y), analysis=(6, 6), rng=0, method=LOOSE, max_iter=4, tol=0)
     assert np.isfinite(ours.mean.numpy()).all()
     assert isinstance(ours.sample(2, rng=0), torch.Tensor)
-    mean, std = ours.predict(return_std=True)
+    _, std = ours.predict(return_std=True)
     assert isinstance(std, torch.Tensor)
     ours.save(tmp_path / "fit.npz")
     back = cofem.load(tmp_path / "fit.npz", operator=Phi, analysis=ours.analysis)
@@ -730,7 +748,9 @@ def test_a_checkpoint_of_tensors(tmp_path: Path) -> None:
     path = tmp_path / "run.npz"
     whole = cofem.fit(Phi, torch.asarray(y), **same)
     with pytest.raises(KeyboardInterrupt):
-        cofem.fit(Phi, torch.asarray(y), checkpoint=path, callback=Break("choice 2/2", ["choice 2/2"]), **same)
+        cofem.fit(
+            Phi, torch.asarray(y), checkpoint=path, callback=Break("choice 2/2", ["choice 2/2"]), **same
+        )
     again = cofem.fit(Phi, torch.asarray(y), resume=path, **same)
     np.testing.assert_array_equal(again.mean.numpy(), whole.mean.numpy())
     assert again.noise_std == whole.noise_std
@@ -873,8 +893,12 @@ def test_exact_and_conjugate_gradients_agree_on_sparse_operators(seed: int, n: i
 
 @pytest.mark.parametrize("exactly", [True, False])
 @pytest.mark.parametrize("learned", [True, False])
-@pytest.mark.parametrize(("data", "dictionary", "rows"), [(1e6, 1, 1), (1, 1e-5, 1), (1, 1, 1e4), (1e-7, 1e4, 1e-3)])
-def test_units_make_no_difference(data: float, dictionary: float, rows: float, learned: bool, exactly: bool) -> None:
+@pytest.mark.parametrize(
+    ("data", "dictionary", "rows"), [(1e6, 1, 1), (1, 1e-5, 1), (1, 1, 1e4), (1e-7, 1e4, 1e-3)]
+)
+def test_units_make_no_difference(
+    data: float, dictionary: float, rows: float, learned: bool, exactly: bool
+) -> None:
     Phi, y, _ = jumps(60)
     noise = "learn" if learned else 0.1
     same = dict(method=AnalysisEM(exact=exactly), rng=0, max_iter=12, tol=0)

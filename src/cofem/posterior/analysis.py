@@ -87,7 +87,7 @@ class AnalysisSolver:
 
     def _solve(self, v: Array | None = None, b: Array | None = None) -> Array:
         system = self.system
-        right = system.of_data(v) if v is not None else b * system.noise_var
+        right: Array = system.of_data(v) if v is not None else system.noise_var * b  # type: ignore[operator]
         if self._factor is not None:
             return self._exactly(right)
         return _checked(system.solve(right, tol=SOLVE_TOL, reference=None, max_iter=self._most_steps))

@@ -196,8 +196,8 @@ class Posterior:
         if self._in_analysis:
             words = "" if self.analysis is None else f", sparse in {self.analysis}"
             return (
-                f"Posterior({self.mean.shape[0]} unknowns{words}, method={self.method!r}, {self.n_iter} steps, "
-                f"{self.status.code.value})"
+                f"Posterior({self.mean.shape[0]} unknowns{words}, method={self.method!r}, "
+                f"{self.n_iter} steps, {self.status.code.value})"
             )
         return (
             f"Posterior({self.mean.shape[0]} coefficients, {self.support().shape[0]} in the support, "
@@ -321,7 +321,7 @@ class Posterior:
             for count in batches(n):
                 yield namespace(self.mean).astype(self.mean + draws(count, rng), self.mean.dtype)
             return
-        solver, y, xp = self._solver("sample"), self._white_y(), namespace(self.mean)
+        solver, y, xp = self._synthesis_solver("sample"), self._white_y(), namespace(self.mean)
         solve, spread = solver.for_count(n), 1 / xp.sqrt(solver.alpha)
         like = in_precision(self.mean, "float64")
         for count in batches(n):
@@ -485,7 +485,7 @@ class Posterior:
             each = self._each("log_evidence", vectors, steps, generator)
             spread = float(np.sqrt(sum(part.standard_error**2 for part in each)))
             return LogEvidence(sum(part.value for part in each), spread)
-        solver = self._solver("log_evidence")
+        solver = self._synthesis_solver("log_evidence")
         phi, alpha, noise_var = solver.phi, solver.alpha, solver.noise_var
         y = in_precision(as_rows(self._white_y()), "float64")
         mean = solver.mean_for_evidence(y)
@@ -532,8 +532,10 @@ class Posterior:
 
     def _solver(self, what: str) -> PosteriorSolver | AnalysisSolver:
         """Return the posterior's systems; `what` needs them."""
-        if self._in_analysis:
-            return self._analysis_solver(what)
+        return self._analysis_solver(what) if self._in_analysis else self._synthesis_solver(what)
+
+    def _synthesis_solver(self, what: str) -> PosteriorSolver:
+        """Return the posterior's systems in synthesis form."""
         return PosteriorSolver.of(self._need_operator(what), self.alpha, self.noise_std**2, self.weights)
 
     def _white_y(self) -> Array:

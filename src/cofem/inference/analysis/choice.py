@@ -69,8 +69,8 @@ def candidates(analysis: Any, prior: Prior | None, phi: Operator) -> list[Candid
 
     Parameters
     ----------
-    analysis : Operator, matrix, shape or "auto"
-        As for `cofem.fit`.
+    analysis : Operator, shape or "auto"
+        As `cofem.inference.analysis.problem.checked_analysis` returns it.
     prior : Prior or None
         The user's; None to have it chosen with the operator.
     phi : Operator
@@ -78,18 +78,13 @@ def candidates(analysis: Any, prior: Prior | None, phi: Operator) -> list[Candid
     """
     shape = _shape_of(analysis, phi)
     if shape is None:
-        operator = as_operator(analysis)
-        if operator.shape[1] != phi.shape[1]:
-            raise ValueError(
-                f"analysis must have {phi.shape[1]} columns, as many as Phi, got shape {operator.shape}"
-            )
-        return [Candidate(operator, prior or Independent(), "")]
+        return [Candidate(as_operator(analysis), prior or Independent(), "")]
     if int(np.prod(shape)) != phi.shape[1]:
         raise ValueError(f"analysis as a shape must hold {phi.shape[1]} places, as many as Phi, got {shape}")
     operator: Operator = Gradient(shape)
     if max(shape) > 2:
         operator = vstack([operator, Gradient(shape, order=2)])
-    shared = {
+    shared: dict[str, Prior] = {
         "neighbours share precisions": Neighbours(3),
         "all differences at a place share a precision": Neighbours(1, bands="together"),
     }

@@ -109,7 +109,8 @@ class AnalysisEM(Method):
     any_array: ClassVar[bool] = True
     default_max_iter: ClassVar[int] = 60
     default_tol: ClassVar[float] = 2e-3
-    #: The variance of predictions is no part of the stop rule: it stays above the noise where nothing is seen.
+    #: The variance of predictions is no part of the stop rule: it stays above the noise where nothing is
+    #: seen.
     noise_tol: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
@@ -183,7 +184,7 @@ class AnalysisEM(Method):
         if not judged:
             # Few directions are ill-determined, and most of the variance is theirs: with 0.1, which is 1 % of
             # a draw's energy, variances were half of the exact ones (30 x 30 pixels from 39 % of cosines).
-            fine = replace(fine, draw_tol=0.1 * self.draw_tol)
+            fine = replace(fine, draw_tol=0.3 * self.draw_tol)
         found = fine._moments(problem, state.alpha, state, rng)
         if found.info.end is StatusCode.FAILED:
             return state, Info(trouble=found.info.message)
@@ -273,9 +274,7 @@ def _exact(problem: AnalysisProblem, alpha: Array) -> _Moments:
     if null is not None:  # as large as the unknown may be
         rows = np.vstack([rows, null.conj().T])
         precisions = np.append(precisions, np.full(null.shape[1], 1 / problem.power))
-    found = exact_moments(
-        problem.phi.matrix, rows, precisions, problem.noise_var, data_columns(problem)
-    )
+    found = exact_moments(problem.phi.matrix, rows, precisions, problem.noise_var, data_columns(problem))
     predicted = None
     if problem.held_out is not None:
         predicted = found.variance_of(to_numpy(problem.held_out.to_dense()))

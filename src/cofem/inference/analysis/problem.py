@@ -53,6 +53,10 @@ class AnalysisProblem(Problem):
             problem.phi, problem.y, problem.noise_var, problem.units, bound, problem.nonnegative, rows=rows
         )._with_null_space()
 
+    def with_noise(self, noise_var: float) -> AnalysisProblem:
+        """Return the problem with another noise variance."""
+        return replace(self, noise_var=noise_var)
+
     def normalised(self) -> AnalysisProblem:
         """Return the problem itself: rows of B tie columns of Phi to each other."""
         return self
@@ -121,7 +125,7 @@ class AnalysisProblem(Problem):
 
 
 def checked_analysis(analysis: Any, problem: Problem) -> Any:
-    """Return a shape or a name as it is, anything else as an operator that can be B; raise by argument name.
+    """Return a shape or a name as it is, anything else as an operator that can be B; raise by name.
 
     Parameters
     ----------
@@ -141,7 +145,7 @@ def checked_analysis(analysis: Any, problem: Problem) -> Any:
     n_rows, n_columns = operator.shape
     if n_columns != problem.n_columns or n_rows < 1:
         raise ValueError(
-            f"analysis must have {problem.n_columns} columns, as many as Phi, and at least one row, got shape "
+            f"analysis must have {problem.n_columns} columns, as many as Phi, and a row at least, got shape "
             f"{operator.shape}"
         )
     if operator.is_complex and not problem.is_complex:

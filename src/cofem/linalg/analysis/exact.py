@@ -64,9 +64,10 @@ def exact_moments(
     Two samples, of which the first is seen, and a difference between them:
 
     >>> import numpy as np
-    >>> found = exact_moments(np.array([[1.0, 0.0]]), np.array([[-1.0, 1.0]]), np.array([4.0]), 0.5, np.ones((1, 1)))
-    >>> found.mean.ravel().round(9).tolist(), found.variance.round(9).tolist(), found.row_variance.round(9).tolist()
-    ([1.0, 1.0], [0.5, 0.75], [0.25])
+    >>> phi, rows, alpha = np.array([[1.0, 0.0]]), np.array([[-1.0, 1.0]]), np.array([4.0])
+    >>> found = exact_moments(phi, rows, alpha, 0.5, np.ones((1, 1)))
+    >>> [x.ravel().round(9).tolist() for x in (found.mean, found.variance, found.row_variance)]
+    [[1.0, 1.0], [0.5, 0.75], [0.25]]
     """
     matrix = phi.conj().T @ phi / noise_var + rows.conj().T @ (alpha[:, None] * rows)
     factor = safe_cholesky(matrix)

@@ -171,8 +171,10 @@ class Rows:
         """Return ``Phi^H Phi`` as a sparse array of real numbers, if it is one; the last one is kept."""
         if self._gram is None or self._gram[0] is not phi:
             matrix = phi.operator.sparse_matrix()
-            real = matrix is not None and not np.iscomplexobj(matrix.data)
-            self._gram = phi, (matrix.T @ matrix).tocsr() if real else None
+            if matrix is None or np.iscomplexobj(matrix.data):
+                self._gram = phi, None
+            else:
+                self._gram = phi, (matrix.T @ matrix).tocsr()
         return self._gram[1]
 
     @cached_property

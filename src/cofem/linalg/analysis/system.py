@@ -160,7 +160,7 @@ def _delay(ready: PosteriorPreconditioner) -> int:
 
 
 def _with_what_steps_gain(measure: Measure, noise_var: float, reference: float | None, delay: int) -> Measure:
-    """Return the larger of a measure and what the last steps gained, as Hestenes and Stiefel estimate errors."""
+    """Return the larger of a measure and what the last steps gained (Hestenes and Stiefel 1952)."""
     past: deque[dict[int, float]] = deque(maxlen=delay + 1)
 
     def judged(progress: Progress) -> np.ndarray:
