@@ -26,6 +26,7 @@ from cofem.operators import (
     WaveletFrame,
     vstack,
 )
+from cofem.priors import RowLayout
 
 from .test_checkpoint import assert_same
 
@@ -314,6 +315,32 @@ def test_degrees_of_freedom_of_a_stationary_prior_are_nearly_exact(B: Operator, 
     for band in range(rows.n_bands):
         assert found[band] == pytest.approx(wanted[rows.bands == band].mean(), abs=0.06)
     assert float(found @ rows.sizes) == pytest.approx(np.linalg.matrix_rank(B.to_dense()), rel=0.03)
+
+
+# --- neighbours ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 3, 5])
+def test_neighbours_share_the_mean_of_their_window(size: int) -> None:
+    B = vstack([Gradient((5, 6)), Gradient((5, 6), order=2)])
+    rows = Rows(B, like=np.zeros(1))
+    moment = np.random.default_rng(0).gamma(1.0, size=B.shape[0])
+    layout = RowLayout(rows.bands, B.row_places, rows.grid)
+    found = cofem.Neighbours(size).for_rows(layout).precisions(moment, cap=1e9)
+    y, x = np.divmod(B.row_places, 6)
+    near = (abs(y[:, None] - y) <= size // 2) & (abs(x[:, None] - x) <= size // 2)
+    near &= rows.bands[:, None] == rows.bands
+    np.testing.assert_allclose(found, near.sum(axis=1) / (near @ moment))
+
+
+def test_bands_together_have_one_scale_each_and_one_for_each_place() -> None:
+    """Whose product is stationary: each is the inverse of a mean, given the other."""
+    B = Gradient((5, 6), "periodic")
+    rows = Rows(B, like=np.zeros(1))
+    scale = np.random.default_rng(0).gamma(2.0, size=30)
+    moment = scale[B.row_places] * np.array([1.0, 7.0])[rows.bands]
+    prior = cofem.Neighbours(1, bands="together").for_rows(RowLayout(rows.bands, B.row_places, rows.grid))
+    np.testing.assert_allclose(prior.precisions(moment, cap=1e9), 1 / moment, rtol=1e-6)
 
 
 # --- calibration ----------------------------------------------------------------------------------------

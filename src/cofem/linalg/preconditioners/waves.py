@@ -94,9 +94,9 @@ def wave_preconditioner(
         scale = xp.sqrt(level * reciprocal(diagonal))
         response = on_device_of(alpha, (1 / spectrum).astype(precision_of(alpha)))
         return FourierPreconditioner(alpha, noise_var, alpha, circulant, scale, response)
-    # What stands for Phi^H Phi is such that the geometric mean of the diagonal is right: where a quarter of the
-    # pixels is seen and the noise is small, the arithmetic mean takes 10 times as many steps, and the residual
-    # says 10 times too little about the error.
+    # What stands for Phi^H Phi is such that the geometric mean of the diagonal is right: where a quarter of
+    # the pixels is seen and the noise is small, the arithmetic mean takes 10 times as many steps, and the
+    # residual says 10 times too little about the error.
     typical = _geometric_mean(prior)
     spectrum += max(_geometric_mean(phi.column_energy + typical) - typical, 1e-6 * typical)
     scale = xp.sqrt(float(np.mean(spectrum)) * reciprocal(diagonal))
