@@ -22,6 +22,14 @@ class RowLayout(NamedTuple):
         Places in C order; None if there are none.
     shape : tuple of int or None
         Shape of the array of places.
+
+    Examples
+    --------
+    Differences of three samples, which belong to the first sample of each pair:
+
+    >>> import numpy as np
+    >>> RowLayout(np.zeros(2, int), np.array([0, 1]), (3,)).shape
+    (3,)
     """
 
     bands: np.ndarray
