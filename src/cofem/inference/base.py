@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -110,6 +111,25 @@ class Method(ABC):
     def share_of_noise(self, state: State) -> float:
         """Return `noise_tol`, or what suits the state that a fit is in."""
         return self.noise_tol
+
+    def tolerance(self, problem: Problem, state: State, size: float) -> float:
+        """Return the relative change of the mean at which to stop, if the user names none.
+
+        The method's own, or a small part of the noise if that is more.
+
+        Parameters
+        ----------
+        problem : Problem
+            The problem.
+        state : State
+            Where the fit stands.
+        size : float
+            Norm of the mean.
+        """
+        noise = (math.prod(problem.y.shape) * problem.noise_var) ** 0.5
+        # Where the mean is as small as the noise itself, the noise is no measure for it.
+        part = min(self.share_of_noise(state) * noise / size, 1e-2) if size > 0 else 0.0
+        return max(self.default_tol, part)
 
     @property
     def start_alpha(self) -> float | None:

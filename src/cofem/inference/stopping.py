@@ -13,7 +13,6 @@ A fit may stop when all of these hold:
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -63,7 +62,7 @@ class Judgement(NamedTuple):
 def judge_first(problem: Problem, method: Method, state: State, tol: float | None) -> Judgement:
     """Judge a first step, which has nothing to compare with."""
     size = _norm(problem.point(state.mean, state.variance), problem.weights)
-    return Judgement(np.inf, tolerance(problem, method, state, size) if tol is None else tol)
+    return Judgement(np.inf, method.tolerance(problem, state, size) if tol is None else tol)
 
 
 def judge(
@@ -84,7 +83,7 @@ def judge(
     """
     old, new = states
     size, change = change_of_mean(problem, new, old)
-    limit = tolerance(problem, method, new, size) if tol is None else tol
+    limit = method.tolerance(problem, new, size) if tol is None else tol
     paired = old.previous_alpha is not None or new.previous_alpha is not None
     return Judgement(
         change,
@@ -123,15 +122,6 @@ def change_of_mean(problem: Problem, new: State, old: State) -> tuple[float, flo
     size = _norm(mean, energy)
     difference = _norm(mean - problem.point(old.mean, old.variance), energy)
     return size, difference / size if size > 0 else (0.0 if difference == 0 else np.inf)
-
-
-def tolerance(problem: Problem, method: Method, state: State, size: float) -> float:
-    """Relative change at which to stop: the method's own, or a small part of the noise if that is more."""
-    noise = (math.prod(problem.y.shape) * problem.noise_var) ** 0.5
-    # Where the mean is as small as the noise itself, the noise is no measure for it.
-    return max(
-        method.default_tol, min(method.share_of_noise(state) * noise / size, 1e-2) if size > 0 else 0.0
-    )
 
 
 def change_of_prior(new: State, old: State, weights: Array) -> float:
