@@ -18,11 +18,13 @@ from cofem.inference.noise.learning import HeldOutParts, Plan
 from cofem.inference.problem import Problem
 from cofem.inference.stages import Runner
 from cofem.operators import Gradient, Operator, as_operator, vstack
-from cofem.priors import Independent, Neighbours, Prior
+from cofem.priors import Block, Independent, Neighbours, Prior
 from cofem.status import StatusCode
 
 #: Steps of the fits that candidates are judged by.
 JUDGED_AFTER = 10
+#: Side of the windows along one axis: with 3 and 9 the noise of a yearly series was taken for its signal.
+LONG_WINDOW = 21
 #: Standard errors by which a candidate must be better than those before it.
 PLAINLY = 3.0
 #: Where the noise starts, in variance relative to the data.
@@ -81,16 +83,32 @@ def candidates(analysis: Any, prior: Prior | None, phi: Operator) -> list[Candid
         return [Candidate(as_operator(analysis), prior or Independent(), "")]
     if int(np.prod(shape)) != phi.shape[1]:
         raise ValueError(f"analysis as a shape must hold {phi.shape[1]} places, as many as Phi, got {shape}")
-    operator: Operator = Gradient(shape)
+    both: Operator = Gradient(shape)
     if max(shape) > 2:
-        operator = vstack([operator, Gradient(shape, order=2)])
-    shared: dict[str, Prior] = {
-        "neighbours share precisions": Neighbours(3),
-        "all differences at a place share a precision": Neighbours(1, bands="together"),
-    }
+        both = vstack([both, Gradient(shape, order=2)])
     if prior is not None:
-        shared = {"with the prior that was given": prior}
-    return [Candidate(operator, who, how) for how, who in shared.items()]
+        return [Candidate(both, prior, "first and second differences, with the prior that was given")]
+    if sum(n > 1 for n in shape) == 1 and max(shape) > 2:
+        return _along_one_axis(shape, both)
+    return [
+        Candidate(both, Neighbours(3), "first and second differences, shared by neighbours"),
+        Candidate(
+            both, Neighbours(1, bands="together"), "first and second differences, all of a place together"
+        ),
+    ]
+
+
+def _along_one_axis(shape: tuple[int, ...], both: Operator) -> list[Candidate]:
+    """Return the candidates for a series: a window along one axis holds few places."""
+    second = Gradient(shape, order=2)
+    everywhere = Block(np.zeros(second.shape[0], dtype=np.intp))
+    return [
+        Candidate(second, everywhere, "second differences alike everywhere"),
+        Candidate(both, Neighbours(LONG_WINDOW), f"first and second differences, shared by {LONG_WINDOW}"),
+        Candidate(
+            both, Neighbours(1, bands="together"), "first and second differences, all of a place together"
+        ),
+    ]
 
 
 def _shape_of(analysis: Any, phi: Operator) -> tuple[int, ...] | None:
@@ -168,7 +186,7 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
             if i != best
         )
         notes.append(
-            f"analysis by first and second differences: {given[best].label}, chosen by the log density of "
+            f"analysis by {given[best].label}: chosen by the log density of "
             f"{count} data held out (the others, in nats a datum: {others})"
         )
     noise_var = float(np.median(chosen.noise))

@@ -27,7 +27,7 @@ from cofem.operators.dictionary import Dictionary
 #: 14 steps, the mean off by two standard deviations. 30 x 30 pixels from 39 % of their cosines, shared by
 #: neighbours: the mean was off by 1.8 standard deviations at most without a delay, 1.0 with 3, 0.3 with 6;
 #: the RMSE was .213, .185, .166; products were 1, 3 and 6 times as many.
-DELAY, WAVES_DELAY = 10, 3
+DELAY, WAVES_DELAY = 10, 1
 
 
 @dataclass(frozen=True)
