@@ -8,18 +8,20 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from cofem._arrays import Array, conj, on_device_of, precision_of, to_numpy
+from cofem._arrays import Array, conj, on_device_of, precision_of, squared_modulus, to_numpy
 from cofem._blocks import blocks
 from cofem._packing import packable
-from cofem.linalg.couplings import Couplings, GridCouplings, find_couplings, windows_at_once
+from cofem.linalg.couplings import SIZES, Couplings, GridCouplings, find_couplings, windows_at_once
 from cofem.linalg.diagonals.base import (
     DiagonalEstimate,
     DiagonalEstimator,
     PosteriorContext,
     RightHandSides,
 )
-from cofem.linalg.diagonals.pooled import Traces
+from cofem.linalg.diagonals.pooled import Groups, KnownScales, Traces
 from cofem.linalg.probes import Signs, draw_signs
+from cofem.linalg.tiles import Tiles, tiles_of
+from cofem.operators.dictionary import Dictionary
 
 #: Coefficients whose gamma is below this share of its root mean square are not looked at in clusters.
 LIVE = 0.1
@@ -29,15 +31,20 @@ CLOSE_ENOUGH = 0.1
 ENOUGH_COEFFICIENTS = 2**11
 #: How often they are computed at most, in a first step and in others.
 FIRST_ROUNDS, ROUNDS = 6, 2
+#: Change of strengths since the clusters were computed, in logarithms and weighted by gamma, up to which they
+#: need not be computed again.
+HARDLY_MOVED = 0.05
 
 
 @packable("clusters")
 class Carry(NamedTuple):
-    """The probe, and the last c."""
+    """The probe, the last c, and the last clusters."""
 
     signs: Signs
-    #: One number for each group.
-    scales: np.ndarray | None = None
+    known: KnownScales = KnownScales()
+    #: The strengths that clusters were computed for, and what they were found to share of them.
+    strength: np.ndarray | None = None
+    share: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +92,9 @@ class Clusters(DiagonalEstimator):
     def right_hand_sides(
         self, context: PosteriorContext, carry: Any, rng: np.random.Generator
     ) -> RightHandSides:
-        """Ask for the probe, whitened by what is known of the posterior."""
+        """Ask for the probe, whitened by what is known of the posterior, unless c hardly changes."""
+        if carry.known.pause:
+            return RightHandSides()
         probes = carry.signs.probes(context.like)
         return RightHandSides(b=probes * context.probe_scale(), extra=probes)
 
@@ -93,38 +102,154 @@ class Clusters(DiagonalEstimator):
         self, context: PosteriorContext, carry: Any, rhs: RightHandSides, x: Array
     ) -> DiagonalEstimate:
         """Find c and the variances that go with it."""
-        known: Carry = carry
+        known: KnownScales = carry.known
         g = to_numpy(context.g).astype(np.float64)
-        strength = g * to_numpy(context.phi.column_energy).astype(np.float64)
         couplings = find_couplings(context.phi)
-        traces = Traces.of(context, rhs.extra, x)
-        traces = traces._replace(weight=to_numpy(traces.weight).astype(np.float64))
-        largest = 1 / context.noise_var
-        scales = known.scales
-        rounds = ROUNDS
-        if scales is None:
-            scales, rounds = traces.scales(strength, largest), FIRST_ROUNDS
-        shared = strength
-        for _ in range(rounds):
-            before = scales
-            shared = in_clusters(couplings, strength, traces.for_each(before, strength))
-            scales = traces.scales(shared, largest)
-            if np.all(np.abs(np.log(np.maximum(scales, 1e-300) / np.maximum(before, 1e-300))) < CLOSE_ENOUGH):
-                break
-        value = g / (1 + traces.for_each(scales, strength) * shared)
+        clusters = _Clusters(
+            context.phi, couplings, g * to_numpy(context.phi.column_energy).astype(np.float64), carry
+        )
+        groups = Groups.of(context.phi.groups, g.shape[0])
+        if rhs.b is None:
+            known = known.one_step_on()
+            shared = clusters.shared(groups.for_each(known.values, g))
+        else:
+            traces = Traces.of(context, rhs.extra, x, groups)
+            traces = traces._replace(weight=to_numpy(traces.weight).astype(np.float64))
+            scales, shared = _consistent(clusters, traces, known.values, 1 / context.noise_var)
+            known = known.updated(scales, traces)
+        value = g / (1 + groups.for_each(known.values, g) * shared)
         value = context.clip(on_device_of(context.alpha, value.astype(precision_of(context.alpha))))
 
         def uncertainty() -> Array:
             # d log s / d log c = -gamma
-            return value * (1 - value * context.alpha) * traces.for_each(traces.errors, value)
+            return value * (1 - value * context.alpha) * groups.for_each(known.errors, value)
 
         return DiagonalEstimate(
             value,
             uncertainty,
-            known._replace(scales=scales),
+            Carry(carry.signs, known, clusters.computed_for, clusters.share),
             used=self.name,
             coherent=isinstance(couplings, GridCouplings),
         )
+
+
+class _Clusters:
+    """Clusters at some strengths, computed where those of an earlier step will not do."""
+
+    def __init__(
+        self, phi: Dictionary, couplings: Couplings | None, strength: np.ndarray, before: Carry
+    ) -> None:
+        self.phi, self.couplings, self.strength = phi, couplings, strength
+        self.computed_for, self.share = before.strength, before.share
+
+    def shared(self, scale: np.ndarray | float) -> np.ndarray:
+        """Return ``t_j``, see `in_clusters`, from what is known of the clusters where that will do."""
+        if self.couplings is None:
+            return self.strength
+        if self.share is None or self._moved(scale):
+            if isinstance(self.couplings, GridCouplings):
+                found = in_tiles(tiles_of(self.phi, self.couplings), self.strength, scale)
+            else:
+                found = in_clusters(self.couplings, self.strength, scale)
+            self.computed_for = self.strength
+            self.share = found / np.where(self.strength > 0, self.strength, 1.0)
+        return self.share * self.strength
+
+    def forget(self) -> None:
+        """Compute the clusters again when they are asked for next: c is another one."""
+        self.share = None
+
+    def _moved(self, scale: np.ndarray | float) -> bool:
+        assert self.computed_for is not None
+        gamma = scale * self.strength / (1 + scale * self.strength)
+        ratio = np.where(self.computed_for > 0, self.strength, 1.0) / np.where(
+            self.computed_for > 0, self.computed_for, 1.0
+        )
+        change = np.log(np.maximum(ratio, 1e-300))
+        return float(gamma @ change**2) > HARDLY_MOVED**2 * float(np.sum(gamma))
+
+
+def _consistent(
+    clusters: _Clusters, traces: Traces, scales: np.ndarray | None, largest: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Find the c that the traces ask for, and the clusters at that c.
+
+    Parameters
+    ----------
+    clusters : _Clusters
+        The clusters.
+    traces : Traces
+        What the probes say.
+    scales : ndarray or None
+        The c of the step before.
+    largest : float
+        The largest c there is.
+    """
+    rounds = ROUNDS
+    if scales is None:
+        scales, rounds = traces.scales(clusters.strength, largest), FIRST_ROUNDS
+    shared = clusters.strength
+    for round in range(rounds):
+        before = scales
+        if round:
+            clusters.forget()
+        shared = clusters.shared(traces.groups.for_each(before, shared))
+        scales = traces.scales(shared, largest)
+        if np.all(np.abs(np.log(np.maximum(scales, 1e-300) / np.maximum(before, 1e-300))) < CLOSE_ENOUGH):
+            break
+    return scales, shared
+
+
+def in_tiles(tiles: Tiles, strength: np.ndarray, scale: np.ndarray | float) -> np.ndarray:
+    """Return what `in_clusters` does, for all places in a tile at once.
+
+    Parameters
+    ----------
+    tiles : Tiles
+        Tiles on the grid.
+    strength, scale
+        As for `in_clusters`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cofem.linalg.couplings import find_couplings
+    >>> from cofem.operators import Convolution
+    >>> blur = Dictionary(Convolution([1.0, 2.0, 1.0], 16), like=np.zeros(1))
+    >>> tiles = tiles_of(blur, find_couplings(blur))
+    >>> Gram = blur.gram(np.eye(16)) / 6
+    >>> np.allclose(1 / (1 + in_tiles(tiles, np.ones(16), 1.0)), np.diag(np.linalg.inv(np.eye(16) + Gram)))
+    True
+    """
+    known = scale * strength
+    gamma = known / (1 + known)
+    typical = np.sqrt(np.mean(gamma**2))
+    root = np.sqrt(known)
+    shared = strength.copy()
+    scale = np.broadcast_to(scale, strength.shape)
+    if strength.size and np.ptp(known) == 0:  # as in a first step: all tiles are the same
+        most, size = np.full(1, np.inf), tiles.size
+    else:
+        most = gamma[tiles.members(np.arange(tiles.starts.size))].max(axis=1)
+    live, strong = most > LIVE * typical, most > typical
+    parts = [
+        (np.flatnonzero(strong), tiles.size),
+        (np.flatnonzero(live & ~strong), max(SIZES[0], tiles.size // 2)),
+    ]
+    width = tiles.width
+    for chosen, size in _in_blocks(parts, width):
+        places, matrix = tiles.clusters(chosen, gamma, size)
+        roots = root[places]
+        matrix = matrix * (roots[:, :, None] * roots[:, None, :])
+        diagonal = np.arange(matrix.shape[1])
+        matrix[:, diagonal, diagonal] += 1
+        # What is left of the tile, once the others are taken out.
+        left = np.linalg.inv(np.linalg.cholesky(matrix)[:, -width:, -width:])
+        places = places[:, -width:]
+        shared[places] = (1 / np.sum(squared_modulus(left), axis=1) - 1) / scale[places]
+    if most.size == 1 and tiles.starts.size > 1:
+        shared[:] = np.mean(shared[tiles.members(np.zeros(1, dtype=np.intp))])
+    return np.maximum(shared, 0.0)
 
 
 def in_clusters(couplings: Couplings | None, strength: np.ndarray, scale: np.ndarray | float) -> np.ndarray:
@@ -172,7 +297,9 @@ def in_clusters(couplings: Couplings | None, strength: np.ndarray, scale: np.nda
     return np.maximum(shared, 0.0)
 
 
-def _in_blocks(parts: Iterable[tuple[np.ndarray, int]]) -> Iterator[tuple[np.ndarray, int]]:
+def _in_blocks(
+    parts: Iterable[tuple[np.ndarray, int]], more: int = 0
+) -> Iterator[tuple[np.ndarray, int]]:
     for chosen, size in parts:
-        for some in blocks(chosen.size, windows_at_once(size)):
+        for some in blocks(chosen.size, windows_at_once(size + more)):
             yield chosen[some], size

@@ -54,8 +54,9 @@ class Verdict(NamedTuple):
     #: Checks in a row that were neither good nor bad enough; error and standard error are of all of them.
     doubtful: int = 0
     failed: tuple[str, ...] = ()
-    #: Whether the estimates are exact from now on.
+    #: Whether the estimates are exact from now on, and free enough of noise for acceleration.
     exact: bool = False
+    quiet: bool = True
     #: The current estimator's own carry, once it has one.
     inner: Any = None
     started: bool = False
@@ -144,8 +145,8 @@ class Gate(DiagonalEstimator):
         return verdict._replace(inner=self._current(context, verdict).init(context, rng), started=True)
 
     def quiet(self, carry: Any) -> bool:
-        """Quiet until an estimator with probes has taken over."""
-        return not carry.failed or carry.exact
+        """Ask the estimator that comes next."""
+        return carry.quiet
 
     def is_exact(self, carry: Any) -> bool:
         """Tell whether the exact diagonal is used."""
@@ -204,7 +205,10 @@ class Gate(DiagonalEstimator):
                     steps=0, next_check=2, doubtful=0, failed=failed, inner=None, started=False
                 )
                 estimate = DiagonalEstimate(value, estimate.uncertainty, used="check probes")
-        verdict = verdict._replace(exact=self._current(context, verdict).name == "exact")
+        following = self._current(context, verdict)
+        verdict = verdict._replace(
+            exact=following.name == "exact", quiet=following.quiet(verdict.inner) if verdict.started else True
+        )
         return DiagonalEstimate(
             estimate.value,
             estimate.uncertainty,

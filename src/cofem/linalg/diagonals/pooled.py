@@ -18,6 +18,7 @@ from cofem._arrays import (
     to_numpy,
     total,
 )
+from cofem._packing import packable
 from cofem.linalg.diagonals.base import (
     DiagonalEstimate,
     DiagonalEstimator,
@@ -29,6 +30,92 @@ from cofem.linalg.roots import newton_root
 
 #: Groups with fewer coefficients than this share one number: their own trace would be too noisy.
 SMALLEST_GROUP = 16
+#: Change of c, in logarithms, that may go unseen, and the most steps without a probe.
+UNSEEN, LONGEST_PAUSE = 0.1, 4
+
+
+class Groups(NamedTuple):
+    """Groups of coefficients that have a number each.
+
+    Attributes
+    ----------
+    members : list
+        Indices of the coefficients in each group; None is all of them.
+    number : ndarray of int, shape (D,), or None
+        The group of each coefficient; None if there is one group.
+    """
+
+    members: list[Any]
+    number: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, labels: Any, size: int) -> Groups:
+        """Take them from the label of each of `size` coefficients; None makes one group.
+
+        Examples
+        --------
+        Small groups are one:
+
+        >>> import numpy as np
+        >>> groups = Groups.of(np.repeat([0, 1, 2], [20, 3, 2]), 25)
+        >>> [members.size for members in groups.members]
+        [20, 5]
+        >>> groups.for_each(np.array([1.0, 5.0]), np.zeros(1))[18:22].tolist()
+        [1.0, 1.0, 5.0, 5.0]
+        """
+        members = _members(labels)
+        if len(members) == 1:
+            return cls(members)
+        number = np.zeros(size, dtype=np.intp)
+        for i, group in enumerate(members):
+            number[group] = i
+        return cls(members, number)
+
+    def for_each(self, numbers: np.ndarray, like: Array) -> Any:
+        """Give each coefficient the number of its group; one number for all stays one."""
+        if self.number is None:
+            return float(numbers[0])
+        return on_device_of(like, numbers[self.number].astype(precision_of(like)))
+
+
+@packable("scales")
+class KnownScales(NamedTuple):
+    """The c of each group, and when to look at them again.
+
+    They change by the factor of ten in the first few steps, and later by a few percent in a step, where a
+    probe takes several times as many products as the mean.
+    """
+
+    values: np.ndarray | None = None
+    #: Relative standard errors.
+    errors: np.ndarray | None = None
+    #: Steps to come without a probe, and those since the last one.
+    pause: int = 0
+    since: int = 0
+
+    def one_step_on(self) -> KnownScales:
+        """Take a step without a probe."""
+        return self._replace(pause=self.pause - 1, since=self.since + 1)
+
+    def updated(self, values: np.ndarray, traces: Traces) -> KnownScales:
+        """Take over new values; the more they changed, the sooner the next ones are wanted.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> traces = Traces(Groups([None]), np.ones(4), np.ones(1), np.ones(1))
+        >>> known = KnownScales(np.array([1.0]), np.ones(1))
+        >>> [known.updated(np.array([value]), traces).pause for value in (1.5, 1.04, 1.001)]
+        [0, 2, 4]
+        """
+        pause = 0
+        if self.values is not None:
+            moved = np.abs(np.log(np.maximum(values, 1e-300) / np.maximum(self.values, 1e-300)))
+            weights = np.maximum(traces.gammas, 0)
+            change = float(np.average(moved, weights=weights)) if weights.any() else np.inf
+            change /= 1 + self.since
+            pause = int(min(UNSEEN / max(change, 1e-300), LONGEST_PAUSE))
+        return KnownScales(values, traces.errors, pause)
 
 
 @dataclass(frozen=True)
@@ -70,7 +157,9 @@ class Pooled(DiagonalEstimator):
     def right_hand_sides(
         self, context: PosteriorContext, carry: Any, rng: np.random.Generator
     ) -> RightHandSides:
-        """Draw probes, whitened by what is known of the posterior."""
+        """Draw probes, whitened by what is known of the posterior, unless the c hardly change."""
+        if carry is not None and carry.pause:
+            return RightHandSides()
         probes = draw_probes(
             self.probes, context.alpha.shape[0], like=context.like, rng=rng, distribution="rademacher"
         )
@@ -80,14 +169,21 @@ class Pooled(DiagonalEstimator):
         self, context: PosteriorContext, carry: Any, rhs: RightHandSides, x: Array
     ) -> DiagonalEstimate:
         """Turn the probes' traces into one c for each group."""
-        traces = Traces.of(context, rhs.extra, x, self.groups)
+        known = KnownScales() if carry is None else carry
+        labels = context.phi.groups if self.groups is None else self.groups
+        groups = Groups.of(labels, context.alpha.shape[0])
         g = context.g
-        scales = traces.scales(g * context.phi.column_energy, 1 / context.noise_var)
-        scale, spread = traces.for_each(scales, g), traces.for_each(traces.errors, g)
+        if rhs.b is None:
+            known = known.one_step_on()
+        else:
+            traces = Traces.of(context, rhs.extra, x, groups)
+            scales = traces.scales(g * context.phi.column_energy, 1 / context.noise_var)
+            known = known.updated(scales, traces)
+        scale, spread = groups.for_each(known.values, g), groups.for_each(known.errors, g)
         value = context.clip(g / (1 + g * (scale * context.phi.column_energy)))
         gamma = 1 - value / g
         # d log s / d log c = -gamma
-        return DiagonalEstimate(value, value * gamma * spread, used=self.name)
+        return DiagonalEstimate(value, value * gamma * spread, known, used=self.name)
 
 
 class Traces(NamedTuple):
@@ -99,26 +195,23 @@ class Traces(NamedTuple):
 
     Attributes
     ----------
-    members : list
-        Indices of the coefficients in each group; None is all of them.
+    groups : Groups
+        The groups.
     weight : array of shape (D,)
         The w.
     gammas : ndarray of shape (number of groups,)
         The sums.
     errors : ndarray of shape (number of groups,)
         Their relative standard errors.
-    number : ndarray of int, shape (D,)
-        The group of each coefficient.
     """
 
-    members: list[Any]
+    groups: Groups
     weight: Array
     gammas: np.ndarray
     errors: np.ndarray
-    number: np.ndarray
 
     @classmethod
-    def of(cls, context: PosteriorContext, probes: Array, x: Array, labels: Any = None) -> Traces:
+    def of(cls, context: PosteriorContext, probes: Array, x: Array, groups: Groups) -> Traces:
         """Take them from solutions for probes.
 
         Parameters
@@ -127,42 +220,33 @@ class Traces(NamedTuple):
             The posterior.
         probes, x : array of shape (K, D)
             The probes, and the solutions for them times `context.probe_scale`.
-        labels : array of int, shape (D,), optional
-            Group of each coefficient; by default what the operator says.
+        groups : Groups
+            The groups.
         """
         xp = namespace(x)
         scale = context.probe_scale()
         left = xp.real(conj(probes) * x) * scale  # estimates w_j (1 - gamma_j), one row a probe
         weight = scale * scale
         weight *= context.g
-        members = _members(context.phi.groups if labels is None else labels)
-        number = np.zeros(x.shape[1], dtype=np.intp)
-        gammas, errors = np.zeros(len(members)), np.zeros(len(members))
-        for i, group in enumerate(members):
+        gammas, errors = np.zeros(len(groups.members)), np.zeros(len(groups.members))
+        for i, group in enumerate(groups.members):
             part, all_of_it = left, weight
             if group is not None:
-                number[group] = i
                 part, all_of_it = take(left, group, axis=1), take(weight, group, axis=0)
             sums = to_numpy(xp.sum(part, axis=-1, dtype=xp.float64))
             gammas[i] = float(np.mean(total(all_of_it) - sums))
             errors[i] = _relative_error(part, gammas[i])
-        return cls(members, weight, gammas, errors, number)
+        return cls(groups, weight, gammas, errors)
 
     def scales(self, strength: Array, largest: float) -> np.ndarray:
         """Return the c of each group with ``sum_j w_j c t_j / (1 + c t_j)`` as found; t has shape (D,)."""
-        found = np.zeros(len(self.members))
-        for i, group in enumerate(self.members):
+        found = np.zeros(len(self.groups.members))
+        for i, group in enumerate(self.groups.members):
             t, w = strength, self.weight
             if group is not None:
                 t, w = take(t, group, axis=0), take(w, group, axis=0)
             found[i] = solve_trace(t, self.gammas[i], largest, w)
         return found
-
-    def for_each(self, numbers: np.ndarray, like: Array) -> Any:
-        """Give each coefficient the number of its group; one number for all stays one."""
-        if numbers.size == 1:
-            return float(numbers[0])
-        return on_device_of(like, numbers[self.number].astype(precision_of(like)))
 
 
 def solve_trace(strength: Array, gamma: float, largest: float, weight: Array | None = None) -> float:
