@@ -11,14 +11,21 @@ import numpy as np
 from cofem._arrays import Array, conj, on_device_of, precision_of, squared_modulus, to_numpy
 from cofem._blocks import blocks
 from cofem._packing import packable
-from cofem.linalg.couplings import SIZES, Couplings, GridCouplings, find_couplings, windows_at_once
+from cofem.linalg.couplings import (
+    SIZES,
+    Couplings,
+    GridCouplings,
+    find_couplings,
+    has_couplings,
+    windows_at_once,
+)
 from cofem.linalg.diagonals.base import (
     DiagonalEstimate,
     DiagonalEstimator,
     PosteriorContext,
     RightHandSides,
 )
-from cofem.linalg.diagonals.pooled import Groups, KnownScales, Traces
+from cofem.linalg.diagonals.pooled import Groups, KnownScales, Traces, log_distance
 from cofem.linalg.probes import Signs, draw_signs
 from cofem.linalg.tiles import Tiles, tiles_of
 from cofem.operators.dictionary import Dictionary
@@ -28,12 +35,17 @@ LIVE = 0.1
 #: Change of c, in logarithms, up to which the clusters need not be computed again.
 CLOSE_ENOUGH = 0.1
 #: Coefficients from which on one probe is enough.
-ENOUGH_COEFFICIENTS = 2**11
+ENOUGH_COEFFICIENTS = 2**13
 #: How often they are computed at most, in a first step and in others.
 FIRST_ROUNDS, ROUNDS = 6, 2
+#: Correlation with another column from which on `self_consistent` is not tried: it failed on all of those.
+PLAIN = 0.5
+#: Stored columns that are looked at for that, random vectors that they are compared by, and the correlation
+#: that these must show: by chance one in 10^8 pairs has it.
+SAMPLE, FEW, PLAIN_SKETCH = 128, 32, 0.8
 #: Change of strengths since the clusters were computed, in logarithms and weighted by gamma, up to which they
 #: need not be computed again.
-HARDLY_MOVED = 0.05
+HARDLY_MOVED = 0.2
 
 
 @packable("clusters")
@@ -93,7 +105,8 @@ class Clusters(DiagonalEstimator):
         self, context: PosteriorContext, carry: Any, rng: np.random.Generator
     ) -> RightHandSides:
         """Ask for the probe, whitened by what is known of the posterior, unless c hardly changes."""
-        if carry.known.pause:
+        groups = Groups.of(context.phi.groups, context.alpha.shape[0])
+        if carry.known.hold(_strength(context), groups):
             return RightHandSides()
         probes = carry.signs.probes(context.like)
         return RightHandSides(b=probes * context.probe_scale(), extra=probes)
@@ -105,18 +118,16 @@ class Clusters(DiagonalEstimator):
         known: KnownScales = carry.known
         g = to_numpy(context.g).astype(np.float64)
         couplings = find_couplings(context.phi)
-        clusters = _Clusters(
-            context.phi, couplings, g * to_numpy(context.phi.column_energy).astype(np.float64), carry
-        )
+        clusters = _Clusters(context.phi, couplings, _strength(context), carry)
         groups = Groups.of(context.phi.groups, g.shape[0])
         if rhs.b is None:
-            known = known.one_step_on()
+            known = known._replace(since=known.since + 1)
             shared = clusters.shared(groups.for_each(known.values, g))
         else:
             traces = Traces.of(context, rhs.extra, x, groups)
             traces = traces._replace(weight=to_numpy(traces.weight).astype(np.float64))
             scales, shared = _consistent(clusters, traces, known.values, 1 / context.noise_var)
-            known = known.updated(scales, traces)
+            known = known.updated(scales, traces, clusters.strength)
         value = g / (1 + groups.for_each(known.values, g) * shared)
         value = context.clip(on_device_of(context.alpha, value.astype(precision_of(context.alpha))))
 
@@ -131,6 +142,10 @@ class Clusters(DiagonalEstimator):
             used=self.name,
             coherent=isinstance(couplings, GridCouplings),
         )
+
+
+def _strength(context: PosteriorContext) -> np.ndarray:
+    return to_numpy(context.g * context.phi.column_energy).astype(np.float64)
 
 
 class _Clusters:
@@ -160,13 +175,8 @@ class _Clusters:
         self.share = None
 
     def _moved(self, scale: np.ndarray | float) -> bool:
-        assert self.computed_for is not None
-        gamma = scale * self.strength / (1 + scale * self.strength)
-        ratio = np.where(self.computed_for > 0, self.strength, 1.0) / np.where(
-            self.computed_for > 0, self.computed_for, 1.0
-        )
-        change = np.log(np.maximum(ratio, 1e-300))
-        return float(gamma @ change**2) > HARDLY_MOVED**2 * float(np.sum(gamma))
+        known = scale * self.strength
+        return log_distance(self.strength, self.computed_for, known / (1 + known)) > HARDLY_MOVED
 
 
 def _consistent(
@@ -198,6 +208,34 @@ def _consistent(
         if np.all(np.abs(np.log(np.maximum(scales, 1e-300) / np.maximum(before, 1e-300))) < CLOSE_ENOUGH):
             break
     return scales, shared
+
+
+def plainly_coupled(phi: Dictionary) -> bool:
+    """Tell, without a search, whether most columns have another one that is much like them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cofem.operators import Convolution, Dense
+    >>> columns = np.random.default_rng(0).standard_normal((64, 128))
+    >>> kinds = Convolution([1.0, 2.0, 1.0], 16), Dense(columns), Dense(np.repeat(columns, 2, axis=1))
+    >>> [plainly_coupled(Dictionary(Phi, like=np.zeros(1))) for Phi in kinds]
+    [True, False, True]
+    """
+    if not has_couplings(phi):
+        return False
+    circulant = phi.circulant_gram()
+    if circulant is not None:
+        table = np.abs(circulant.table()).ravel()
+        return circulant.is_exact and table.size > 1 and bool(table[1:].max() > PLAIN * table[0])
+    rng = np.random.default_rng(0)
+    sketch = to_numpy(phi.adjoint(rng.standard_normal((FEW, phi.shape[0])).astype(phi.dtype)))
+    norms = np.linalg.norm(sketch, axis=0)
+    sketch /= np.where(norms > 0, norms, 1)
+    some = rng.choice(phi.shape[1], min(SAMPLE, phi.shape[1]), replace=False)
+    alike = np.abs(conj(sketch[:, some]).T @ sketch) > PLAIN_SKETCH
+    alike[np.arange(some.size), some] = False
+    return bool(np.mean(alike.any(axis=1)) > 0.5)
 
 
 def in_tiles(tiles: Tiles, strength: np.ndarray, scale: np.ndarray | float) -> np.ndarray:

@@ -19,7 +19,7 @@ from cofem.linalg.diagonals.base import (
     PosteriorContext,
     RightHandSides,
 )
-from cofem.linalg.diagonals.clusters import Clusters
+from cofem.linalg.diagonals.clusters import Clusters, plainly_coupled
 from cofem.linalg.diagonals.corrected import Corrected
 from cofem.linalg.diagonals.exact import Exact
 from cofem.linalg.diagonals.pooled import Pooled
@@ -54,6 +54,8 @@ class Verdict(NamedTuple):
     #: Checks in a row that were neither good nor bad enough; error and standard error are of all of them.
     doubtful: int = 0
     failed: tuple[str, ...] = ()
+    #: Estimators that were not tried: the structure of Phi is against them.
+    left_out: tuple[str, ...] = ()
     #: Whether the estimates are exact from now on, and free enough of noise for acceleration.
     exact: bool = False
     quiet: bool = True
@@ -136,12 +138,16 @@ class Gate(DiagonalEstimator):
 
     def _current(self, context: PosteriorContext, verdict: Verdict, without: str = "") -> DiagonalEstimator:
         """Return the first estimator that has not failed, and is not the one named."""
-        failed = (*verdict.failed, without)
+        failed = (*verdict.failed, *verdict.left_out, without)
         return next(estimator for estimator in self.candidates(context) if estimator.name not in failed)
 
     def init(self, context: PosteriorContext, rng: np.random.Generator) -> Verdict:
         """Begin with the fastest estimator."""
         verdict = Verdict()
+        names = [estimator.name for estimator in self.candidates(context)]
+        if Clusters.name in names and context.phi.groups is None and plainly_coupled(context.phi):
+            # Each rejection costs the steps before it, since the fit starts over.
+            verdict = Verdict(left_out=(SelfConsistent.name,))
         return verdict._replace(inner=self._current(context, verdict).init(context, rng), started=True)
 
     def quiet(self, carry: Any) -> bool:
@@ -222,6 +228,8 @@ class Gate(DiagonalEstimator):
 
     def _explain(self, context: PosteriorContext, verdict: Verdict) -> str:
         current = self._current(context, verdict)
+        alike = "columns are much alike" if verdict.left_out else ""
+        why = f"'{verdict.failed[-1]}' failed" if verdict.failed else alike
         means = "variances are exact" if current.name == "exact" else f"variances by '{current.name}'"
         if not verdict.checks:
             return means if current.name == "exact" else f"{means}, not checked yet"
@@ -231,7 +239,7 @@ class Gate(DiagonalEstimator):
         )
         if current.name != "exact" and verdict.error > ROUGH + 3 * verdict.standard_error:
             found += ": standard deviations are rough"
-        return f"{means}, " + (f"because '{verdict.failed[-1]}' failed: " if verdict.failed else "") + found
+        return f"{means}, " + (f"because {why}: " if why else "") + found
 
 
 def _judged(verdict: Verdict, error: float, standard_error: float, tolerated: float) -> Verdict:

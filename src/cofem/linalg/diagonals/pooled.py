@@ -12,6 +12,7 @@ from cofem._arrays import (
     conj,
     in_precision,
     namespace,
+    number_like,
     on_device_of,
     precision_of,
     take,
@@ -30,8 +31,9 @@ from cofem.linalg.roots import newton_root
 
 #: Groups with fewer coefficients than this share one number: their own trace would be too noisy.
 SMALLEST_GROUP = 16
-#: Change of c, in logarithms, that may go unseen, and the most steps without a probe.
-UNSEEN, LONGEST_PAUSE = 0.1, 4
+#: Change of c, in logarithms, that may go unseen, and the most steps without a probe; changes of the
+#: strengths from which on nothing is taken to be known.
+UNSEEN, LONGEST_PAUSE, FAR = 0.1, 4, 0.5
 
 
 class Groups(NamedTuple):
@@ -80,42 +82,61 @@ class Groups(NamedTuple):
 
 @packable("scales")
 class KnownScales(NamedTuple):
-    """The c of each group, and when to look at them again.
+    """The c of each group, and what tells when to look at them again.
 
-    They change by the factor of ten in the first few steps, and later by a few percent in a step, where a
-    probe takes several times as many products as the mean.
+    In the first few steps they change tenfold, later by a few percent, and a probe takes several times as
+    many products as the mean does.
     """
 
     values: np.ndarray | None = None
     #: Relative standard errors.
     errors: np.ndarray | None = None
-    #: Steps to come without a probe, and those since the last one.
-    pause: int = 0
+    #: Strengths at which they were measured, shape (D,).
+    strength: Array | None = None
+    #: How much they changed for a change of the strengths, both in logarithms.
+    pace: float = np.inf
+    #: Steps since they were measured.
     since: int = 0
 
-    def one_step_on(self) -> KnownScales:
-        """Take a step without a probe."""
-        return self._replace(pause=self.pause - 1, since=self.since + 1)
+    def hold(self, strength: Array, groups: Groups) -> bool:
+        """Tell whether they are still good at other strengths."""
+        if self.values is None or self.since >= LONGEST_PAUSE:
+            return False
+        moved = self.distance(strength, groups)
+        return moved < FAR and self.pace * moved < UNSEEN
 
-    def updated(self, values: np.ndarray, traces: Traces) -> KnownScales:
-        """Take over new values; the more they changed, the sooner the next ones are wanted.
+    def distance(self, strength: Array, groups: Groups) -> float:
+        """Return the change of strengths since then, in logarithms: a mean square weighted by gamma."""
+        assert self.values is not None
+        known = groups.for_each(self.values, strength) * strength
+        return log_distance(strength, self.strength, known / (1 + known))
 
-        Examples
-        --------
-        >>> import numpy as np
-        >>> traces = Traces(Groups([None]), np.ones(4), np.ones(1), np.ones(1))
-        >>> known = KnownScales(np.array([1.0]), np.ones(1))
-        >>> [known.updated(np.array([value]), traces).pause for value in (1.5, 1.04, 1.001)]
-        [0, 2, 4]
-        """
-        pause = 0
+    def updated(self, values: np.ndarray, traces: Traces, strength: Array) -> KnownScales:
+        """Take over new values."""
+        pace = np.inf
         if self.values is not None:
             moved = np.abs(np.log(np.maximum(values, 1e-300) / np.maximum(self.values, 1e-300)))
             weights = np.maximum(traces.gammas, 0)
             change = float(np.average(moved, weights=weights)) if weights.any() else np.inf
-            change /= 1 + self.since
-            pause = int(min(UNSEEN / max(change, 1e-300), LONGEST_PAUSE))
-        return KnownScales(values, traces.errors, pause)
+            pace = change / max(self.distance(strength, traces.groups), 1e-9)
+            # One step in which nothing happened is no promise.
+            pace = max(pace, 0.5 * self.pace) if np.isfinite(self.pace) else 2 * pace
+        return KnownScales(values, traces.errors, strength, pace)
+
+
+def log_distance(strength: Array, before: Array, weight: Array) -> float:
+    """Return the root of the weighted mean of ``log(strength / before)^2``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> round(log_distance(np.array([1.0, np.e, 0.0]), np.array([1.0, 1.0, 0.0]), np.ones(3)), 3)
+    0.577
+    """
+    xp = namespace(strength)
+    tiny = number_like(strength, 1e-30)
+    change = xp.log(xp.maximum(strength, tiny) / xp.maximum(before, tiny))
+    return (total(weight * change * change) / max(total(weight), 1e-300)) ** 0.5
 
 
 @dataclass(frozen=True)
@@ -158,7 +179,7 @@ class Pooled(DiagonalEstimator):
         self, context: PosteriorContext, carry: Any, rng: np.random.Generator
     ) -> RightHandSides:
         """Draw probes, whitened by what is known of the posterior, unless the c hardly change."""
-        if carry is not None and carry.pause:
+        if carry is not None and carry.hold(context.g * context.phi.column_energy, self._groups(context)):
             return RightHandSides()
         probes = draw_probes(
             self.probes, context.alpha.shape[0], like=context.like, rng=rng, distribution="rademacher"
@@ -170,20 +191,22 @@ class Pooled(DiagonalEstimator):
     ) -> DiagonalEstimate:
         """Turn the probes' traces into one c for each group."""
         known = KnownScales() if carry is None else carry
-        labels = context.phi.groups if self.groups is None else self.groups
-        groups = Groups.of(labels, context.alpha.shape[0])
-        g = context.g
+        groups, g = self._groups(context), context.g
         if rhs.b is None:
-            known = known.one_step_on()
+            known = known._replace(since=known.since + 1)
         else:
             traces = Traces.of(context, rhs.extra, x, groups)
-            scales = traces.scales(g * context.phi.column_energy, 1 / context.noise_var)
-            known = known.updated(scales, traces)
+            strength = g * context.phi.column_energy
+            known = known.updated(traces.scales(strength, 1 / context.noise_var), traces, strength)
         scale, spread = groups.for_each(known.values, g), groups.for_each(known.errors, g)
         value = context.clip(g / (1 + g * (scale * context.phi.column_energy)))
         gamma = 1 - value / g
         # d log s / d log c = -gamma
         return DiagonalEstimate(value, value * gamma * spread, known, used=self.name)
+
+    def _groups(self, context: PosteriorContext) -> Groups:
+        labels = context.phi.groups if self.groups is None else self.groups
+        return Groups.of(labels, context.alpha.shape[0])
 
 
 class Traces(NamedTuple):
