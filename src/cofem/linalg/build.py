@@ -172,6 +172,6 @@ def _median_below(x: Array, limit: float) -> bool:
     return 2 * int(xp.count_nonzero(x < limit)) > x.shape[0]
 
 
-def remember_steps(steps: dict[Form, float], form: Form, latest: int) -> dict[Form, float]:
+def remember_steps(steps: dict[Form, float], form: Form, latest: float) -> dict[Form, float]:
     """Note what `form` cost just now; what the other one cost is slowly forgotten."""
     return {name: FADE * cost for name, cost in steps.items()} | {form: float(latest)}

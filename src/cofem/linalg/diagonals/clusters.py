@@ -34,8 +34,9 @@ from cofem.operators.dictionary import Dictionary
 LIVE = 0.1
 #: Change of c, in logarithms, up to which the clusters need not be computed again.
 CLOSE_ENOUGH = 0.1
-#: Coefficients from which on one probe is enough.
-ENOUGH_COEFFICIENTS = 2**13
+#: Coefficients from which on one probe is enough, for operators and for matrices, where products with several
+#: vectors at once cost little more and N is often far below D.
+ENOUGH, ENOUGH_STORED = 2**13, 2**14
 #: How often they are computed at most, in a first step and in others.
 FIRST_ROUNDS, ROUNDS = 6, 2
 #: Correlation with another column from which on `self_consistent` is not tried: it failed on all of those.
@@ -99,7 +100,8 @@ class Clusters(DiagonalEstimator):
     def init(self, context: PosteriorContext, rng: np.random.Generator) -> Carry:
         """Draw the probe; several where few coefficients would make its sums too noisy."""
         size = context.alpha.shape[0]
-        return Carry(draw_signs(int(np.clip(ENOUGH_COEFFICIENTS // size, 1, 8)), size, rng))
+        enough = ENOUGH_STORED if context.phi.stored_entries else ENOUGH
+        return Carry(draw_signs(int(np.clip(enough // size, 1, 8)), size, rng))
 
     def right_hand_sides(
         self, context: PosteriorContext, carry: Any, rng: np.random.Generator
