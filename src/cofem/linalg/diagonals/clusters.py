@@ -25,7 +25,7 @@ from cofem.linalg.diagonals.base import (
     PosteriorContext,
     RightHandSides,
 )
-from cofem.linalg.diagonals.pooled import Groups, KnownScales, Traces, log_distance
+from cofem.linalg.diagonals.pooled import Groups, Traces
 from cofem.linalg.probes import Signs, draw_signs
 from cofem.linalg.tiles import Tiles, tiles_of
 from cofem.operators.dictionary import Dictionary
@@ -44,9 +44,74 @@ PLAIN = 0.5
 #: Stored columns that are looked at for that, random vectors that they are compared by, and the correlation
 #: that these must show: by chance one in 10^8 pairs has it.
 SAMPLE, FEW, PLAIN_SKETCH = 128, 32, 0.8
+#: Change of c, in logarithms, that may go unseen, and the most steps without a probe; changes of the
+#: strengths from which on nothing is taken to be known.
+UNSEEN, LONGEST_PAUSE, FAR = 0.1, 4, 0.5
 #: Change of strengths since the clusters were computed, in logarithms and weighted by gamma, up to which they
 #: need not be computed again.
 HARDLY_MOVED = 0.2
+
+
+@packable("scales")
+class KnownScales(NamedTuple):
+    """The c of each group, and what tells when to look at them again.
+
+    In the first few steps they change tenfold, later by a few percent, and a probe takes several times as
+    many products as the mean does.
+    """
+
+    values: np.ndarray
+    #: Relative standard errors.
+    errors: np.ndarray
+    #: Strengths at which they were measured, shape (D,).
+    strength: np.ndarray
+    #: How much they changed for a change of the strengths, both in logarithms.
+    pace: float = np.inf
+    #: Steps since they were measured.
+    since: int = 0
+
+    def hold(self, strength: np.ndarray, groups: Groups) -> bool:
+        """Tell whether they are still good at other strengths.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> known = KnownScales(np.ones(1), np.zeros(1), np.ones(4), pace=1.0)
+        >>> [known.hold(change * np.ones(4), Groups([None])) for change in (1.05, 1.2)]
+        [True, False]
+        """
+        if self.since >= LONGEST_PAUSE:
+            return False
+        moved = self.distance(strength, groups)
+        return moved < FAR and self.pace * moved < UNSEEN
+
+    def distance(self, strength: np.ndarray, groups: Groups) -> float:
+        """Return the change of strengths since then, in logarithms: a mean square weighted by gamma."""
+        known = groups.for_each(self.values, strength) * strength
+        return log_distance(strength, self.strength, known / (1 + known))
+
+    def updated(self, values: np.ndarray, traces: Traces, strength: np.ndarray) -> KnownScales:
+        """Take over new values."""
+        moved = np.abs(np.log(np.maximum(values, 1e-300) / np.maximum(self.values, 1e-300)))
+        weights = np.maximum(traces.gammas, 0)
+        change = float(np.average(moved, weights=weights)) if weights.any() else np.inf
+        pace = change / max(self.distance(strength, traces.groups), 1e-9)
+        # One step in which nothing happened is no promise.
+        pace = max(pace, 0.5 * self.pace) if np.isfinite(self.pace) else 2 * pace
+        return KnownScales(values, traces.errors, strength, pace)
+
+
+def log_distance(strength: np.ndarray, before: np.ndarray, weight: np.ndarray) -> float:
+    """Return the root of the weighted mean of ``log(strength / before)^2``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> round(log_distance(np.array([1.0, np.e, 0.0]), np.array([1.0, 1.0, 0.0]), np.ones(3)), 3)
+    0.577
+    """
+    change = np.log(np.maximum(strength, 1e-300) / np.maximum(before, 1e-300))
+    return float((weight @ change**2 / max(np.sum(weight), 1e-300)) ** 0.5)
 
 
 @packable("clusters")
@@ -54,7 +119,7 @@ class Carry(NamedTuple):
     """The probe, the last c, and the last clusters."""
 
     signs: Signs
-    known: KnownScales = KnownScales()
+    known: KnownScales | None = None
     #: The strengths that clusters were computed for, and what they were found to share of them.
     strength: np.ndarray | None = None
     share: np.ndarray | None = None
@@ -108,7 +173,7 @@ class Clusters(DiagonalEstimator):
     ) -> RightHandSides:
         """Ask for the probe, whitened by what is known of the posterior, unless c hardly changes."""
         groups = Groups.of(context.phi.groups, context.alpha.shape[0])
-        if carry.known.hold(_strength(context), groups):
+        if carry.known is not None and carry.known.hold(_strength(context), groups):
             return RightHandSides()
         probes = carry.signs.probes(context.like)
         return RightHandSides(b=probes * context.probe_scale(), extra=probes)
@@ -117,19 +182,20 @@ class Clusters(DiagonalEstimator):
         self, context: PosteriorContext, carry: Any, rhs: RightHandSides, x: Array
     ) -> DiagonalEstimate:
         """Find c and the variances that go with it."""
-        known: KnownScales = carry.known
+        known: KnownScales | None = carry.known
         g = to_numpy(context.g).astype(np.float64)
         couplings = find_couplings(context.phi)
         clusters = _Clusters(context.phi, couplings, _strength(context), carry)
         groups = Groups.of(context.phi.groups, g.shape[0])
-        if rhs.b is None:
+        if rhs.b is None and known is not None:
             known = known._replace(since=known.since + 1)
             shared = clusters.shared(groups.for_each(known.values, g))
         else:
             traces = Traces.of(context, rhs.extra, x, groups)
             traces = traces._replace(weight=to_numpy(traces.weight).astype(np.float64))
-            scales, shared = _consistent(clusters, traces, known.values, 1 / context.noise_var)
-            known = known.updated(scales, traces, clusters.strength)
+            scales, shared = _consistent(clusters, traces, known, 1 / context.noise_var)
+            new = KnownScales(scales, traces.errors, clusters.strength)
+            known = new if known is None else known.updated(scales, traces, clusters.strength)
         value = g / (1 + groups.for_each(known.values, g) * shared)
         value = context.clip(on_device_of(context.alpha, value.astype(precision_of(context.alpha))))
 
@@ -163,7 +229,7 @@ class _Clusters:
         """Return ``t_j``, see `in_clusters`, from what is known of the clusters where that will do."""
         if self.couplings is None:
             return self.strength
-        if self.share is None or self._moved(scale):
+        if self.share is None or self.computed_for is None or self._moved(self.computed_for, scale):
             if isinstance(self.couplings, GridCouplings):
                 found = in_tiles(tiles_of(self.phi, self.couplings), self.strength, scale)
             else:
@@ -176,13 +242,13 @@ class _Clusters:
         """Compute the clusters again when they are asked for next: c is another one."""
         self.share = None
 
-    def _moved(self, scale: np.ndarray | float) -> bool:
+    def _moved(self, before: np.ndarray, scale: np.ndarray | float) -> bool:
         known = scale * self.strength
-        return log_distance(self.strength, self.computed_for, known / (1 + known)) > HARDLY_MOVED
+        return log_distance(self.strength, before, known / (1 + known)) > HARDLY_MOVED
 
 
 def _consistent(
-    clusters: _Clusters, traces: Traces, scales: np.ndarray | None, largest: float
+    clusters: _Clusters, traces: Traces, known: KnownScales | None, largest: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find the c that the traces ask for, and the clusters at that c.
 
@@ -192,14 +258,15 @@ def _consistent(
         The clusters.
     traces : Traces
         What the probes say.
-    scales : ndarray or None
+    known : KnownScales or None
         The c of the step before.
     largest : float
         The largest c there is.
     """
-    rounds = ROUNDS
-    if scales is None:
+    if known is None:
         scales, rounds = traces.scales(clusters.strength, largest), FIRST_ROUNDS
+    else:
+        scales, rounds = known.values, ROUNDS
     shared = clusters.strength
     for round in range(rounds):
         before = scales
@@ -337,9 +404,7 @@ def in_clusters(couplings: Couplings | None, strength: np.ndarray, scale: np.nda
     return np.maximum(shared, 0.0)
 
 
-def _in_blocks(
-    parts: Iterable[tuple[np.ndarray, int]], more: int = 0
-) -> Iterator[tuple[np.ndarray, int]]:
+def _in_blocks(parts: Iterable[tuple[np.ndarray, int]], more: int = 0) -> Iterator[tuple[np.ndarray, int]]:
     for chosen, size in parts:
         for some in blocks(chosen.size, windows_at_once(size + more)):
             yield chosen[some], size

@@ -12,14 +12,12 @@ from cofem._arrays import (
     conj,
     in_precision,
     namespace,
-    number_like,
     on_device_of,
     precision_of,
     take,
     to_numpy,
     total,
 )
-from cofem._packing import packable
 from cofem.linalg.diagonals.base import (
     DiagonalEstimate,
     DiagonalEstimator,
@@ -31,9 +29,6 @@ from cofem.linalg.roots import newton_root
 
 #: Groups with fewer coefficients than this share one number: their own trace would be too noisy.
 SMALLEST_GROUP = 16
-#: Change of c, in logarithms, that may go unseen, and the most steps without a probe; changes of the
-#: strengths from which on nothing is taken to be known.
-UNSEEN, LONGEST_PAUSE, FAR = 0.1, 4, 0.5
 
 
 class Groups(NamedTuple):
@@ -80,65 +75,6 @@ class Groups(NamedTuple):
         return on_device_of(like, numbers[self.number].astype(precision_of(like)))
 
 
-@packable("scales")
-class KnownScales(NamedTuple):
-    """The c of each group, and what tells when to look at them again.
-
-    In the first few steps they change tenfold, later by a few percent, and a probe takes several times as
-    many products as the mean does.
-    """
-
-    values: np.ndarray | None = None
-    #: Relative standard errors.
-    errors: np.ndarray | None = None
-    #: Strengths at which they were measured, shape (D,).
-    strength: Array | None = None
-    #: How much they changed for a change of the strengths, both in logarithms.
-    pace: float = np.inf
-    #: Steps since they were measured.
-    since: int = 0
-
-    def hold(self, strength: Array, groups: Groups) -> bool:
-        """Tell whether they are still good at other strengths."""
-        if self.values is None or self.since >= LONGEST_PAUSE:
-            return False
-        moved = self.distance(strength, groups)
-        return moved < FAR and self.pace * moved < UNSEEN
-
-    def distance(self, strength: Array, groups: Groups) -> float:
-        """Return the change of strengths since then, in logarithms: a mean square weighted by gamma."""
-        assert self.values is not None
-        known = groups.for_each(self.values, strength) * strength
-        return log_distance(strength, self.strength, known / (1 + known))
-
-    def updated(self, values: np.ndarray, traces: Traces, strength: Array) -> KnownScales:
-        """Take over new values."""
-        pace = np.inf
-        if self.values is not None:
-            moved = np.abs(np.log(np.maximum(values, 1e-300) / np.maximum(self.values, 1e-300)))
-            weights = np.maximum(traces.gammas, 0)
-            change = float(np.average(moved, weights=weights)) if weights.any() else np.inf
-            pace = change / max(self.distance(strength, traces.groups), 1e-9)
-            # One step in which nothing happened is no promise.
-            pace = max(pace, 0.5 * self.pace) if np.isfinite(self.pace) else 2 * pace
-        return KnownScales(values, traces.errors, strength, pace)
-
-
-def log_distance(strength: Array, before: Array, weight: Array) -> float:
-    """Return the root of the weighted mean of ``log(strength / before)^2``.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> round(log_distance(np.array([1.0, np.e, 0.0]), np.array([1.0, 1.0, 0.0]), np.ones(3)), 3)
-    0.577
-    """
-    xp = namespace(strength)
-    tiny = number_like(strength, 1e-30)
-    change = xp.log(xp.maximum(strength, tiny) / xp.maximum(before, tiny))
-    return (total(weight * change * change) / max(total(weight), 1e-300)) ** 0.5
-
-
 @dataclass(frozen=True)
 class Pooled(DiagonalEstimator):
     r"""``s_j = 1 / (alpha_j + c ||phi_j||^2)`` with one c for each group of coefficients.
@@ -178,9 +114,7 @@ class Pooled(DiagonalEstimator):
     def right_hand_sides(
         self, context: PosteriorContext, carry: Any, rng: np.random.Generator
     ) -> RightHandSides:
-        """Draw probes, whitened by what is known of the posterior, unless the c hardly change."""
-        if carry is not None and carry.hold(context.g * context.phi.column_energy, self._groups(context)):
-            return RightHandSides()
+        """Draw probes, whitened by what is known of the posterior."""
         probes = draw_probes(
             self.probes, context.alpha.shape[0], like=context.like, rng=rng, distribution="rademacher"
         )
@@ -190,23 +124,15 @@ class Pooled(DiagonalEstimator):
         self, context: PosteriorContext, carry: Any, rhs: RightHandSides, x: Array
     ) -> DiagonalEstimate:
         """Turn the probes' traces into one c for each group."""
-        known = KnownScales() if carry is None else carry
-        groups, g = self._groups(context), context.g
-        if rhs.b is None:
-            known = known._replace(since=known.since + 1)
-        else:
-            traces = Traces.of(context, rhs.extra, x, groups)
-            strength = g * context.phi.column_energy
-            known = known.updated(traces.scales(strength, 1 / context.noise_var), traces, strength)
-        scale, spread = groups.for_each(known.values, g), groups.for_each(known.errors, g)
+        labels = context.phi.groups if self.groups is None else self.groups
+        groups, g = Groups.of(labels, context.alpha.shape[0]), context.g
+        traces = Traces.of(context, rhs.extra, x, groups)
+        scales = traces.scales(g * context.phi.column_energy, 1 / context.noise_var)
+        scale, spread = groups.for_each(scales, g), groups.for_each(traces.errors, g)
         value = context.clip(g / (1 + g * (scale * context.phi.column_energy)))
         gamma = 1 - value / g
         # d log s / d log c = -gamma
-        return DiagonalEstimate(value, value * gamma * spread, known, used=self.name)
-
-    def _groups(self, context: PosteriorContext) -> Groups:
-        labels = context.phi.groups if self.groups is None else self.groups
-        return Groups.of(labels, context.alpha.shape[0])
+        return DiagonalEstimate(value, value * gamma * spread, used=self.name)
 
 
 class Traces(NamedTuple):

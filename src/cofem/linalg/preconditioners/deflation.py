@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import scipy.sparse
@@ -35,6 +36,8 @@ from cofem.operators.entries import lookup
 KNOWN_WELL, LARGEST_SHARE = (0.1, 0.03, 0.01, 0.003, 0.001), 0.125
 #: Entries of the Gram operator, relative to its diagonal, that are rounding errors.
 ROUNDING = 1e-14
+#: The Gram matrix is made for coefficients up to this many times the limit, so that it serves for later ones.
+AHEAD = 3.0
 #: Size of S up to which its matrix is dense: 2 ms in place of 7 (decay 0.98, 300 of 3072).
 FEW = 512
 #: Most entries of ``E^H A E``.
@@ -79,7 +82,9 @@ class Deflated(PosteriorPreconditioner):
         if isinstance(self.matrix, np.ndarray):
             lower = safe_cholesky(self.matrix)
             return replace(
-                self, inner=self.inner.prepared(), solve=lambda b: cho_solve((lower, True), b, check_finite=False)
+                self,
+                inner=self.inner.prepared(),
+                solve=lambda b: cho_solve((lower, True), b, check_finite=False),
             )
         from scipy.sparse.linalg import splu
 
@@ -140,11 +145,33 @@ def deflated(
         dense = lookup(circulant.table(), circulant.shape, chosen[None])[0]
         dense[np.diag_indices(chosen.size)] += noise_var * alpha[chosen]
         return Deflated(inner, phi, alpha, noise_var, chosen, dense)
-    gram = sparse_gram(circulant, chosen)
+    gram = _known_gram(phi, circulant, chosen, np.flatnonzero(ratio < AHEAD * limit))
     if gram is None:
         return inner
     matrix = gram + scipy.sparse.diags_array(noise_var * alpha[chosen].astype(np.float64))
     return Deflated(inner, phi, alpha, noise_var, chosen, scipy.sparse.csc_array(matrix))
+
+
+#: The last Gram matrix of a dictionary in use, and its columns: S changes little from step to step.
+_KNOWN: WeakKeyDictionary[Dictionary, tuple[np.ndarray, scipy.sparse.csr_array]] = WeakKeyDictionary()
+
+
+def _known_gram(
+    phi: Dictionary, circulant: CirculantGram, chosen: np.ndarray, more: np.ndarray
+) -> scipy.sparse.csr_array | None:
+    """Return the Gram matrix of some columns, out of a larger one that is kept; `more` is what to keep."""
+    if phi in _KNOWN:
+        kept, gram = _KNOWN[phi]
+        where = np.minimum(np.searchsorted(kept, chosen), kept.size - 1)
+        if np.array_equal(kept[where], chosen):
+            return gram[where][:, where]
+    kept = more if more.size <= 2 * chosen.size else chosen
+    found = sparse_gram(circulant, kept)
+    if found is None:
+        return None
+    _KNOWN[phi] = kept, scipy.sparse.csr_array(found)
+    where = np.searchsorted(kept, chosen)
+    return _KNOWN[phi][1][where][:, where]
 
 
 def sparse_gram(circulant: CirculantGram, chosen: np.ndarray) -> scipy.sparse.coo_array | None:
