@@ -37,6 +37,8 @@ COHERENT_NOISE_TOL = 0.015
 #: row (0.04 to 0.14 at N = 256 to 2048, one thread), and how many take as long as one for a batch of K:
 #: ``a + b K``, since a product with few vectors at once is slow (3.4 for two, 5.5 for ten, at N = 768).
 FACTOR_COST, BATCH_COST = 0.1, (3.0, 0.25)
+#: Rows up to which neither takes long.
+FEW_ROWS = 256
 
 BROKEN = (
     "conjugate gradients broke down, because the operator gave values that are not finite or is not the "
@@ -417,7 +419,10 @@ class _Solver:
         """Tell whether conjugate gradients are expected to take longer, on a matrix that is stored."""
         system = self.system
         n_rows, n_columns = system.phi.shape
-        if n_rows >= n_columns or not self.can_factor or system.phi.stored_matrix() is None:
+        chosen = self.method.form != "auto" or self.method.preconditioner != "auto"
+        if chosen or not FEW_ROWS < n_rows < n_columns or not self.can_factor:
+            return False
+        if system.phi.stored_matrix() is None:
             return False
         at_once = 1.0 if count == 1 else BATCH_COST[0] + BATCH_COST[1] * count
         return min(self.carry.steps.values(), default=0.0) * at_once > FACTOR_COST * n_rows
