@@ -79,8 +79,9 @@ class _Requested(NamedTuple):
 class Gate(DiagonalEstimator):
     """Use the fastest estimator that direct probes do not contradict.
 
-    Starts from what the structure allows: `exact` if Phi is small, else `self_consistent`, then `pooled` if
-    the operator names groups of coefficients, then `clusters` where couplings between columns are to be had.
+    Starts from what the structure allows: `exact` if Phi is small, else `self_consistent` (not where columns
+    are plainly alike), then `pooled` if the operator names groups of coefficients, then `clusters` where
+    couplings between columns are to be had.
     At the 2nd, 5th, 11th, ... step it solves for a few direct probes as well. With the ratios r of two
     independent direct estimates to the fast one, ``(r_1 - 1)(r_2 - 1)`` averaged over coefficients and pairs
     of probes is an unbiased estimate of the mean squared relative error. Most coefficients are soon known to
