@@ -15,6 +15,7 @@ from cofem.linalg.preconditioners import (
     DiagonalPreconditioner,
     FourierPreconditioner,
     PosteriorPreconditioner,
+    block_fourier,
     deflated,
     large_columns,
 )
@@ -94,6 +95,9 @@ def build_system(
         fourier = FourierPreconditioner(alpha, noise_var, phi.column_energy, circulant)
         best = deflated(fourier, phi, alpha, noise_var)
         return PosteriorSystem(phi, alpha, noise_var, form, best, at_once)
+    if preconditioner == "auto" and (several := phi.block_circulant_gram()) is not None:
+        best = block_fourier(phi, alpha, noise_var, several)
+        return PosteriorSystem(phi, alpha, noise_var, form, best, at_once)
     if preconditioner == "auto":
         preconditioner = "jacobi" if phi.facts.row_gram is None else "spectral"
     diagonal = None
@@ -141,7 +145,8 @@ def choose_form(
         return "primal"
     steps = steps or {}
     # What is like a convolution has a preconditioner of the primal form only.
-    untried = 0 if phi.circulant_gram() is None else np.inf
+    like_convolution = phi.circulant_gram() is not None or phi.block_circulant_gram() is not None
+    untried = np.inf if like_convolution else 0
     if row_gram is None and steps.get("primal", UNTRIED_STEPS) >= steps.get("dual", untried):
         return "dual"
     # Rounding errors of the primal form collect in directions the data do not see, where the prior rules.

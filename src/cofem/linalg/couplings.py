@@ -19,6 +19,7 @@ from cofem._blocks import CACHE_BLOCK, blocks, vectors_at_once
 from cofem.operators.circulant import CirculantGram, shifted
 from cofem.operators.dictionary import Dictionary
 from cofem.operators.entries import lookup
+from cofem.operators.filters import BlockCirculantGram
 
 #: Correlation from which on two columns count as coupled, and from which on clusters get larger.
 COUPLED, CLOSE = 0.03, 0.1
@@ -29,6 +30,8 @@ SIZES, CANDIDATES = (8, 16, 32), 4
 SKETCH, FOUND = 64, 0.45
 #: Correlation of stored columns that counts, once it is known.
 STORED = 0.3
+#: Most correlations that are kept for columns on a grid whose surroundings differ.
+MOST_STORED = 2**24
 #: Most columns that are compared with all others.
 MOST_COMPARED = 2**16
 
@@ -107,6 +110,120 @@ class GridCouplings(NamedTuple):
         return np.take_along_axis(places, best, axis=1), np.take(self.correlations.ravel(), pairs)
 
 
+class LocalCouplings(NamedTuple):
+    """Couplings on a grid that are not the same everywhere, as where some of the data are missing.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        The grid.
+    offsets : ndarray of int, shape (m + 1, number of axes)
+        Offsets of columns that are coupled, and last that of a column itself, zero.
+    between : ndarray of int, shape (m + 1, m + 1)
+        Which row of `values` is for the difference of two of these offsets, the second less the first.
+    values : ndarray of shape (k, D)
+        Correlations of each column with those at some differences.
+    repeats : bool
+        Whether the grid repeats; else what would be beyond it is left out.
+    size : int
+        Columns in a cluster.
+    """
+
+    shape: tuple[int, ...]
+    offsets: np.ndarray
+    between: np.ndarray
+    values: np.ndarray
+    repeats: bool
+    size: int
+
+    @property
+    def size_of_weak(self) -> int:
+        """The same for all: couplings of 1 between columns that miss the same data need their partners."""
+        return self.size
+
+    def clusters(self, chosen: np.ndarray, weight: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+        """Take the offsets at which coupling and weight are largest."""
+        last = len(self.offsets) - 1
+        here = np.stack(np.unravel_index(chosen, self.shape), axis=1)
+        there = here[:, None, :] + self.offsets
+        beyond = np.zeros(there.shape[:2], dtype=bool)
+        if not self.repeats:
+            beyond = ((there < 0) | (there >= np.array(self.shape))).any(axis=2)
+        places = np.ravel_multi_index(tuple(np.moveaxis(there, 2, 0)), self.shape, mode="wrap")
+        power = squared_modulus(self.values[self.between[last, :-1], chosen[:, None]])
+        power = np.where(beyond[:, :-1], -1, power * weight[places[:, :-1]])
+        n_others = min(size - 1, last)
+        best = np.argpartition(-power, n_others - 1, axis=1)[:, :n_others]
+        best = np.concatenate([best, np.full((chosen.size, 1), last)], axis=1)
+        places = np.take_along_axis(places, best, axis=1)
+        rows = self.between[best[:, :, None], best[:, None, :]]
+        found = np.take(self.values.ravel(), rows * self.values.shape[1] + places[:, :, None])
+        if not self.repeats:
+            fills = np.take_along_axis(beyond, best, axis=1)
+            places[fills] = np.repeat(chosen, fills.sum(axis=1))
+            found[fills] = 0
+            found.swapaxes(1, 2)[fills] = 0
+            i, k = np.nonzero(fills)
+            found[i, k, k] = 1
+        return places, found
+
+
+class BlockGridCouplings(NamedTuple):
+    """Couplings where coefficients are several arrays on one grid.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        The grid.
+    blocks : tuple of ndarray of int, each of shape (m + 1,)
+        For each array, which array each column that one of its columns is coupled with belongs to; the
+        column itself is last.
+    offsets : tuple of ndarray of int, each of shape (m + 1,)
+        And at which offset it is.
+    correlations : tuple of ndarray, each of shape (m + 1, m + 1)
+        Between these columns.
+    size : int
+        Columns in a cluster.
+    """
+
+    shape: tuple[int, ...]
+    blocks: tuple[np.ndarray, ...]
+    offsets: tuple[np.ndarray, ...]
+    correlations: tuple[np.ndarray, ...]
+    size: int
+
+    @property
+    def size_of_weak(self) -> int:
+        """As on one grid."""
+        return max(SIZES[0], self.size // 2)
+
+    def clusters(self, chosen: np.ndarray, weight: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+        """Take the columns at which coupling and weight are largest."""
+        grid = int(np.prod(self.shape))
+        kind = self.correlations[0].dtype
+        # Where there are fewer, the column itself fills up a cluster, with no correlations.
+        places = np.repeat(chosen[:, None], size, axis=1)
+        found = np.zeros((chosen.size, size, size), dtype=kind)
+        found[:, np.arange(size), np.arange(size)] = 1
+        for block, table in enumerate(self.correlations):
+            mine = np.flatnonzero(chosen // grid == block)
+            last = len(table) - 1
+            some = np.append(np.arange(min(CANDIDATES * size, last)), last)
+            candidates = shifted(chosen[mine] - block * grid, self.offsets[block][some], self.shape)
+            candidates += grid * self.blocks[block][some]
+            if some.size > size:
+                power = squared_modulus(table[some[:-1], last])
+                best = np.argpartition(-power * weight[candidates[:, :-1]], size - 2, axis=1)[:, : size - 1]
+            else:
+                best = np.broadcast_to(np.arange(some.size - 1), (mine.size, some.size - 1))
+            best = np.concatenate([best, np.full((mine.size, 1), some.size - 1)], axis=1)
+            among = some[best]
+            first = size - best.shape[1]
+            places[mine, first:] = np.take_along_axis(candidates, best, axis=1)
+            found[mine, first:, first:] = table[among[:, :, None], among[:, None, :]]
+        return places, found
+
+
 class StoredCouplings(NamedTuple):
     """Couplings that were computed, for each column the same ones at any time.
 
@@ -142,7 +259,7 @@ class StoredCouplings(NamedTuple):
 
 def has_couplings(phi: Dictionary) -> bool:
     """Tell whether couplings are to be had at a bounded cost."""
-    if phi.circulant_gram() is not None:
+    if phi.circulant_gram() is not None or phi.block_circulant_gram() is not None:
         return True
     return phi.device_array is None and bool(phi.stored_entries) and phi.shape[1] <= MOST_COMPARED
 
@@ -165,10 +282,18 @@ def find_couplings(phi: Dictionary) -> Couplings | None:
     ([3, 4, 5, 6, 7], 5)
     """
     if phi not in _KNOWN:
-        circulant = phi.circulant_gram()
-        found: Couplings | None = _between_stored(phi) if circulant is None else _on_grid(circulant)
-        _KNOWN[phi] = found
+        _KNOWN[phi] = _find(phi)
     return _KNOWN[phi]
+
+
+def _find(phi: Dictionary) -> Couplings | None:
+    circulant = phi.circulant_gram()
+    if circulant is not None:
+        on_grid = _on_grid(circulant)
+        exact = circulant.is_exact or on_grid is None or phi.device_array is not None
+        return on_grid if exact else _where_data_are_missing(phi, circulant, on_grid) or on_grid
+    several = phi.block_circulant_gram()
+    return _between_stored(phi) if several is None else _between_blocks(several)
 
 
 def _on_grid(circulant: CirculantGram) -> GridCouplings | None:
@@ -185,6 +310,63 @@ def _on_grid(circulant: CirculantGram) -> GridCouplings | None:
         return None
     offsets = np.append(np.argsort(moduli, axis=None)[::-1][:most], 0)
     return GridCouplings(circulant.shape, offsets, lookup(table, circulant.shape, offsets[None])[0], size)
+
+
+def _where_data_are_missing(
+    phi: Dictionary, circulant: CirculantGram, on_grid: GridCouplings
+) -> LocalCouplings | None:
+    """Compute the couplings of every column at the offsets of those that are the same everywhere."""
+    shape = np.array(circulant.shape)
+    for most in (CANDIDATES * on_grid.size, 2 * on_grid.size, on_grid.size):
+        offsets = np.append(on_grid.offsets[:-1][: most - 1], 0)
+        steps = np.stack(np.unravel_index(offsets, circulant.shape), axis=1)
+        steps = np.where(steps > shape // 2, steps - shape, steps)
+        differences = (steps[None, :] - steps[:, None]).reshape(-1, shape.size)
+        distinct, between = np.unique(differences, axis=0, return_inverse=True)
+        if len(distinct) * phi.shape[1] <= MOST_STORED:
+            break
+    else:
+        return None
+    gram = phi.offset_gram(distinct)
+    if gram is None:
+        return None
+    own = gram[np.flatnonzero((distinct == 0).all(axis=1))[0]].real
+    roots = np.sqrt(np.where(own > 1e-12 * own.max(), own, np.inf))  # columns of zeros are alone
+    for row, step in zip(gram, distinct, strict=True):
+        there = np.roll(roots.reshape(circulant.shape), -step, axis=tuple(range(shape.size)))
+        row /= roots * there.ravel()
+    gram[np.flatnonzero((distinct == 0).all(axis=1))[0]] = 1
+    return LocalCouplings(
+        circulant.shape, steps, between.reshape(len(steps), -1), gram, circulant.repeats, on_grid.size
+    )
+
+
+def _between_blocks(circulant: BlockCirculantGram) -> BlockGridCouplings | None:
+    tables = circulant.tables()
+    q, grid = circulant.n_blocks, tables[0, 0].size
+    own = np.sqrt([tables[a, a].flat[0].real for a in range(q)])
+    if not own.min() > 0:
+        return None
+    # <phi_i, phi_j> by the offset i - j, for i in array a and j in array b: [b, a * grid + offset].
+    lines = (tables / (own[:, None] * own).reshape(q, q, *(1 for _ in circulant.shape))).swapaxes(0, 1)
+    lines = lines.reshape(q, q * grid)
+    moduli = np.abs(lines)
+    moduli[np.arange(q), grid * np.arange(q)] = 0
+    size = _size_for(1 + int(np.count_nonzero(moduli > CLOSE, axis=1).max()))
+    blocks, offsets, correlations = [], [], []
+    for b in range(q):
+        most = min(CANDIDATES * size, int(np.count_nonzero(moduli[b] > COUPLED)))
+        coupled = np.append(np.argsort(moduli[b])[::-1][:most], grid * b)
+        blocks.append(coupled // grid)
+        offsets.append(coupled % grid)
+        apart = np.zeros((coupled.size, coupled.size), dtype=np.intp)
+        for here, period in zip(np.unravel_index(offsets[-1], circulant.shape), circulant.shape, strict=True):
+            apart *= period
+            apart += (here[:, None] - here) % period
+        correlations.append(lines[blocks[-1], (grid * blocks[-1])[:, None] + apart])
+    if max(len(found) for found in offsets) < 2:
+        return None
+    return BlockGridCouplings(circulant.shape, tuple(blocks), tuple(offsets), tuple(correlations), size)
 
 
 def _size_for(count: int) -> int:

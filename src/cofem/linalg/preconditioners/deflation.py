@@ -121,14 +121,19 @@ def deflated(
     circulant = phi.circulant_gram()
     if circulant is None or not circulant.is_exact or not isinstance(alpha, np.ndarray):
         return inner
-    ratio = noise_var * alpha / phi.column_energy
-    limit = next((r for r in KNOWN_WELL if np.mean(ratio < r) <= LARGEST_SHARE), 0.0)
-    chosen = np.flatnonzero(ratio < limit)
+    chosen = known_well(phi, alpha, noise_var)
     gram = sparse_gram(circulant, chosen) if chosen.size else None
     if gram is None:
         return inner
     matrix = gram + scipy.sparse.diags_array(noise_var * alpha[chosen].astype(np.float64))
     return Deflated(inner, phi, alpha, noise_var, chosen, scipy.sparse.csc_array(matrix))
+
+
+def known_well(phi: Dictionary, alpha: np.ndarray, noise_var: float) -> np.ndarray:
+    """Return S: the coefficients that the data say much more about than the prior, if they are few."""
+    ratio = noise_var * alpha / phi.column_energy
+    limit = next((r for r in KNOWN_WELL if np.mean(ratio < r) <= LARGEST_SHARE), 0.0)
+    return np.flatnonzero(ratio < limit)
 
 
 def sparse_gram(circulant: CirculantGram, chosen: np.ndarray) -> scipy.sparse.coo_array | None:
