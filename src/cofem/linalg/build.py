@@ -15,6 +15,7 @@ from cofem.linalg.preconditioners import (
     DiagonalPreconditioner,
     FourierPreconditioner,
     PosteriorPreconditioner,
+    banded,
     block_fourier,
     deflated,
     large_columns,
@@ -91,6 +92,8 @@ def build_system(
         if with_large:
             large = large_columns(phi, reciprocal(alpha), noise_var)
         return PosteriorSystem(phi, alpha, noise_var, form, large, at_once)
+    if preconditioner == "auto" and (bands := banded(phi, alpha, noise_var)) is not None:
+        return PosteriorSystem(phi, alpha, noise_var, form, bands, at_once)
     if preconditioner == "auto" and (circulant := phi.circulant_gram()) is not None:
         fourier = FourierPreconditioner(alpha, noise_var, phi.column_energy, circulant)
         best = deflated(fourier, phi, alpha, noise_var)

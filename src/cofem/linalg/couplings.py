@@ -257,6 +257,11 @@ class StoredCouplings(NamedTuple):
         return places, correlations
 
 
+def on_grid(couplings: Couplings | None) -> bool:
+    """Tell whether columns are coupled with their neighbours on a grid, as in a blur."""
+    return couplings is not None and not isinstance(couplings, StoredCouplings)
+
+
 def has_couplings(phi: Dictionary) -> bool:
     """Tell whether couplings are to be had at a bounded cost."""
     if phi.circulant_gram() is not None or phi.block_circulant_gram() is not None:
@@ -289,9 +294,9 @@ def find_couplings(phi: Dictionary) -> Couplings | None:
 def _find(phi: Dictionary) -> Couplings | None:
     circulant = phi.circulant_gram()
     if circulant is not None:
-        on_grid = _on_grid(circulant)
-        exact = circulant.is_exact or on_grid is None or phi.device_array is not None
-        return on_grid if exact else _where_data_are_missing(phi, circulant, on_grid) or on_grid
+        found = _on_grid(circulant)
+        exact = circulant.is_exact or found is None or phi.device_array is not None
+        return found if exact else _where_data_are_missing(phi, circulant, found) or found
     several = phi.block_circulant_gram()
     return _between_stored(phi) if several is None else _between_blocks(several)
 
@@ -313,12 +318,12 @@ def _on_grid(circulant: CirculantGram) -> GridCouplings | None:
 
 
 def _where_data_are_missing(
-    phi: Dictionary, circulant: CirculantGram, on_grid: GridCouplings
+    phi: Dictionary, circulant: CirculantGram, average: GridCouplings
 ) -> LocalCouplings | None:
     """Compute the couplings of every column at the offsets of those that are the same everywhere."""
     shape = np.array(circulant.shape)
-    for most in (CANDIDATES * on_grid.size, 2 * on_grid.size, on_grid.size):
-        offsets = np.append(on_grid.offsets[:-1][: most - 1], 0)
+    for most in (CANDIDATES * average.size, 2 * average.size, average.size):
+        offsets = np.append(average.offsets[:-1][: most - 1], 0)
         steps = np.stack(np.unravel_index(offsets, circulant.shape), axis=1)
         steps = np.where(steps > shape // 2, steps - shape, steps)
         differences = (steps[None, :] - steps[:, None]).reshape(-1, shape.size)
@@ -337,7 +342,7 @@ def _where_data_are_missing(
         row /= roots * there.ravel()
     gram[np.flatnonzero((distinct == 0).all(axis=1))[0]] = 1
     return LocalCouplings(
-        circulant.shape, steps, between.reshape(len(steps), -1), gram, circulant.repeats, on_grid.size
+        circulant.shape, steps, between.reshape(len(steps), -1), gram, circulant.repeats, average.size
     )
 
 

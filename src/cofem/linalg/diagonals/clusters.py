@@ -11,13 +11,7 @@ import numpy as np
 from cofem._arrays import Array, conj, on_device_of, precision_of, to_numpy
 from cofem._blocks import blocks
 from cofem._packing import packable
-from cofem.linalg.couplings import (
-    BlockGridCouplings,
-    Couplings,
-    GridCouplings,
-    find_couplings,
-    windows_at_once,
-)
+from cofem.linalg.couplings import Couplings, find_couplings, on_grid, windows_at_once
 from cofem.linalg.diagonals.base import (
     DiagonalEstimate,
     DiagonalEstimator,
@@ -129,7 +123,7 @@ class Clusters(DiagonalEstimator):
             uncertainty,
             known._replace(scales=scales),
             used=self.name,
-            coherent=isinstance(couplings, GridCouplings | BlockGridCouplings),
+            coherent=on_grid(couplings),
         )
 
 
