@@ -138,8 +138,8 @@ class LocalCouplings(NamedTuple):
 
     @property
     def size_of_weak(self) -> int:
-        """The same for all: couplings of 1 between columns that miss the same data need their partners."""
-        return self.size
+        """Half of 32 along one axis; else errors of 0.02 to 0.07 in early steps in place of 0.005 to 0.02."""
+        return self.size if len(self.shape) > 1 else max(min(SIZES[1], self.size), self.size // 2)
 
     def clusters(self, chosen: np.ndarray, weight: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
         """Take the offsets at which coupling and weight are largest."""
@@ -260,6 +260,17 @@ class StoredCouplings(NamedTuple):
 def on_grid(couplings: Couplings | None) -> bool:
     """Tell whether columns are coupled with their neighbours on a grid, as in a blur."""
     return couplings is not None and not isinstance(couplings, StoredCouplings)
+
+
+def labels_of(couplings: Couplings | None) -> np.ndarray | None:
+    """Return which of several arrays each column belongs to, shape (D,); None where there is one.
+
+    What the rest of the dictionary says about a column differs from array to array: with one number c for
+    all of them, errors on spots of two widths behind a blur were 0.3, with one for each 0.003.
+    """
+    if not isinstance(couplings, BlockGridCouplings):
+        return None
+    return np.repeat(np.arange(len(couplings.offsets)), int(np.prod(couplings.shape)))
 
 
 def has_couplings(phi: Dictionary) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from cofem._arrays import Array, conj, on_device_of, precision_of, to_numpy
 from cofem._blocks import blocks
 from cofem._packing import packable
-from cofem.linalg.couplings import Couplings, find_couplings, on_grid, windows_at_once
+from cofem.linalg.couplings import Couplings, find_couplings, labels_of, on_grid, windows_at_once
 from cofem.linalg.diagonals.base import (
     DiagonalEstimate,
     DiagonalEstimator,
@@ -97,7 +97,7 @@ class Clusters(DiagonalEstimator):
         g = to_numpy(context.g).astype(np.float64)
         strength = g * to_numpy(context.phi.column_energy).astype(np.float64)
         couplings = find_couplings(context.phi)
-        traces = Traces.of(context, rhs.extra, x)
+        traces = Traces.of(context, rhs.extra, x, labels_of(couplings))
         traces = traces._replace(weight=to_numpy(traces.weight).astype(np.float64))
         largest = 1 / context.noise_var
         scales = known.scales

@@ -10,7 +10,7 @@ import numpy as np
 from cofem._arrays import Array, on_device_of, precision_of, squared_modulus, to_numpy
 from cofem._blocks import blocks
 from cofem._packing import packable
-from cofem.linalg.couplings import Couplings, find_couplings, on_grid, windows_at_once
+from cofem.linalg.couplings import Couplings, find_couplings, labels_of, on_grid, windows_at_once
 from cofem.linalg.diagonals.base import (
     DiagonalEstimate,
     DiagonalEstimator,
@@ -33,7 +33,7 @@ class Carry(NamedTuple):
 
     data: Signs
     coefficients: Signs
-    scale: float | None = None
+    scales: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -104,21 +104,27 @@ class Windows(DiagonalEstimator):
         root = np.sqrt(g)
         # In units of the prior.
         live, sampled = sampled_variances(couplings, strength, largest, to_numpy(x) / root, rhs.extra * root)
+        labels = labels_of(couplings)
+        labels = np.zeros(g.size, dtype=np.intp) if labels is None else labels
+        count = int(labels.max()) + 1
         # What the data say about all of these.
-        gamma = max(float(np.sum(1 - sampled)), 0.0)
-        scale = largest if known.scale is None else known.scale
+        gammas = np.maximum(np.bincount(labels[live], 1 - sampled, count), 0.0)
+        scales = np.full(count, largest) if known.scales is None else known.scales
         shared = strength
         for _ in range(ROUNDS):
-            before = scale
-            shared = in_clusters(couplings, strength, before)
-            scale = max(solve_trace(shared[live], gamma, largest), 1e-12 * largest)
-            if abs(np.log(scale / before)) < CLOSE_ENOUGH:
+            before = scales
+            shared = in_clusters(couplings, strength, before[labels])
+            found = [
+                solve_trace(shared[live[labels[live] == k]], gammas[k], largest) for k in range(count)
+            ]
+            scales = np.maximum(found, 1e-12 * largest)
+            if np.all(np.abs(np.log(scales / before)) < CLOSE_ENOUGH):
                 break
-        value = g / (1 + scale * shared)
+        value = g / (1 + scales[labels] * shared)
         value = context.clip(on_device_of(context.alpha, value.astype(precision_of(context.alpha))))
         # Of the sum, from the spread of its terms; neighbours have theirs in common.
         spread = float(np.std(sampled)) * (live.size * (1 if couplings is None else couplings.size)) ** 0.5
-        relative = spread / max(gamma, 1e-300)
+        relative = spread / max(float(np.sum(gammas)), 1e-300)
 
         def uncertainty() -> Array:
             # d log s / d log c = -gamma
@@ -127,7 +133,7 @@ class Windows(DiagonalEstimator):
         return DiagonalEstimate(
             value,
             uncertainty,
-            known._replace(scale=scale),
+            known._replace(scales=scales),
             used=self.name,
             coherent=on_grid(couplings),
         )
