@@ -15,9 +15,9 @@ from cofem.linalg.preconditioners import (
     DiagonalPreconditioner,
     FourierPreconditioner,
     PosteriorPreconditioner,
-    banded,
-    block_fourier,
     deflated,
+    from_bands,
+    from_blocks,
     large_columns,
 )
 from cofem.linalg.system import Form, PosteriorSystem
@@ -92,14 +92,14 @@ def build_system(
         if with_large:
             large = large_columns(phi, reciprocal(alpha), noise_var)
         return PosteriorSystem(phi, alpha, noise_var, form, large, at_once)
-    if preconditioner == "auto" and (bands := banded(phi, alpha, noise_var)) is not None:
+    if preconditioner == "auto" and (bands := from_bands(phi, alpha, noise_var)) is not None:
         return PosteriorSystem(phi, alpha, noise_var, form, bands, at_once)
     if preconditioner == "auto" and (circulant := phi.circulant_gram()) is not None:
         fourier = FourierPreconditioner(alpha, noise_var, phi.column_energy, circulant)
         best = deflated(fourier, phi, alpha, noise_var)
         return PosteriorSystem(phi, alpha, noise_var, form, best, at_once)
     if preconditioner == "auto" and (several := phi.block_circulant_gram()) is not None:
-        best = block_fourier(phi, alpha, noise_var, several)
+        best = from_blocks(phi, alpha, noise_var, several)
         return PosteriorSystem(phi, alpha, noise_var, form, best, at_once)
     if preconditioner == "auto":
         preconditioner = "jacobi" if phi.facts.row_gram is None else "spectral"

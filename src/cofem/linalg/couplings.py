@@ -306,8 +306,9 @@ def _find(phi: Dictionary) -> Couplings | None:
     circulant = phi.circulant_gram()
     if circulant is not None:
         found = _on_grid(circulant)
-        exact = circulant.is_exact or found is None or phi.device_array is not None
-        return found if exact else _where_data_are_missing(phi, circulant, found) or found
+        if found is None or circulant.is_exact or phi.device_array is not None:
+            return found
+        return _where_data_are_missing(phi, circulant, found) or found
     several = phi.block_circulant_gram()
     return _between_stored(phi) if several is None else _between_blocks(several)
 

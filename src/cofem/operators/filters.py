@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -70,7 +70,7 @@ def stacked(parts: Sequence[FilterBank | None]) -> FilterBank | None:
     return _joined(parts, lambda *responses: np.concatenate(responses, axis=0))
 
 
-def _joined(parts: Sequence[FilterBank | None], join: object) -> FilterBank | None:
+def _joined(parts: Sequence[FilterBank | None], join: Callable[..., np.ndarray]) -> FilterBank | None:
     known = [part for part in parts if part is not None]
     shapes = {part.shape for part in known} - {None}
     if len(known) < len(parts) or len(shapes) > 1:
@@ -85,7 +85,7 @@ def _joined(parts: Sequence[FilterBank | None], join: object) -> FilterBank | No
         responses = [_on_grid(part, frequencies) for part in known]
     return FilterBank(
         shape,
-        join(*responses),  # type: ignore[operator]
+        join(*responses),
         all(part.is_real for part in known if part.shape is not None or shape is None),
         all(part.is_exact for part in known),
     )

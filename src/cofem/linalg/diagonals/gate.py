@@ -209,7 +209,7 @@ class Gate(DiagonalEstimator):
                 estimate = DiagonalEstimate(value, estimate.uncertainty, used="check probes")
         current = self._current(context, verdict)
         verdict = verdict._replace(exact=current.name == "exact")
-        # Leaps take near duplicates to where clusters of stored columns are wrong (one seed of two, D = 3072).
+        # Leaps take near duplicates to where clusters of stored columns are wrong (one seed of two).
         repeatable = not verdict.failed or verdict.exact or current.name == "pooled" or estimate.coherent
         verdict = verdict._replace(quiet=repeatable and current.quiet(verdict.inner))
         return DiagonalEstimate(

@@ -114,9 +114,7 @@ class Windows(DiagonalEstimator):
         for _ in range(ROUNDS):
             before = scales
             shared = in_clusters(couplings, strength, before[labels])
-            found = [
-                solve_trace(shared[live[labels[live] == k]], gammas[k], largest) for k in range(count)
-            ]
+            found = [solve_trace(shared[live[labels[live] == k]], gammas[k], largest) for k in range(count)]
             scales = np.maximum(found, 1e-12 * largest)
             if np.all(np.abs(np.log(scales / before)) < CLOSE_ENOUGH):
                 break

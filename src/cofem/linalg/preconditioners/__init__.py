@@ -1,8 +1,8 @@
 """Preconditioners of the posterior's linear systems: objects of one kind, one file each."""
 
-from cofem.linalg.preconditioners.banded import BandedPreconditioner, banded
+from cofem.linalg.preconditioners.banded import BandedPreconditioner, from_bands
 from cofem.linalg.preconditioners.base import PosteriorPreconditioner
-from cofem.linalg.preconditioners.block_fourier import BlockFourierPreconditioner, block_fourier
+from cofem.linalg.preconditioners.block_fourier import BlockFourierPreconditioner, from_blocks
 from cofem.linalg.preconditioners.deflation import Deflated, deflated
 from cofem.linalg.preconditioners.diagonal import DiagonalPreconditioner
 from cofem.linalg.preconditioners.fourier import FourierPreconditioner
@@ -16,8 +16,8 @@ __all__ = [
     "FourierPreconditioner",
     "LargeColumns",
     "PosteriorPreconditioner",
-    "banded",
-    "block_fourier",
     "deflated",
+    "from_bands",
+    "from_blocks",
     "large_columns",
 ]

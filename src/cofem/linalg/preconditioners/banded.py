@@ -76,7 +76,7 @@ class BandedPreconditioner(PosteriorPreconditioner):
 _KNOWN: WeakKeyDictionary[Dictionary, np.ndarray | None] = WeakKeyDictionary()
 
 
-def banded(phi: Dictionary, alpha: Array, noise_var: float) -> BandedPreconditioner | None:
+def from_bands(phi: Dictionary, alpha: Array, noise_var: float) -> BandedPreconditioner | None:
     """Return the preconditioner, or None where it is not at hand.
 
     Parameters
@@ -93,9 +93,9 @@ def banded(phi: Dictionary, alpha: Array, noise_var: float) -> BandedPreconditio
     >>> import numpy as np
     >>> from cofem.operators import Convolution, DCT, Mask
     >>> seen = Dictionary(Mask([0, 2, 5], 8) @ Convolution([1.0, 2.0], 8, causal=True), like=np.zeros(1))
-    >>> banded(seen, np.ones(8), 0.1).bands.round(9)[0] + 0.0
+    >>> from_bands(seen, np.ones(8), 0.1).bands.round(9)[0] + 0.0
     array([1., 4., 1., 0., 4., 1., 0., 4.])
-    >>> banded(Dictionary(DCT(8), like=np.zeros(1)), np.ones(8), 0.1) is None
+    >>> from_bands(Dictionary(DCT(8), like=np.zeros(1)), np.ones(8), 0.1) is None
     True
     """
     if phi not in _KNOWN:

@@ -110,7 +110,7 @@ class BlockFourierPreconditioner(PosteriorPreconditioner):
         out[...] = by_parts(filtered, r) if circulant.is_real else filtered(r)
 
 
-def block_fourier(
+def from_blocks(
     phi: Dictionary, alpha: Array, noise_var: float, circulant: BlockCirculantGram
 ) -> PosteriorPreconditioner:
     """Return the preconditioner, with what is known well taken out where its Gram matrix is at hand.
