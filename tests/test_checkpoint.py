@@ -115,7 +115,6 @@ CASES = {
     ),
     "cofem, paired": (lambda: SMALL, dict(method=cofem.CoFEM(diagonal="paired"), max_iter=12)),
     "cofem, corrected": (lambda: SMALL, dict(method=cofem.CoFEM(diagonal="corrected"), max_iter=12)),
-    "cofem, windows": (lambda: SMALL, dict(method=cofem.CoFEM(diagonal="windows"), max_iter=12)),
     "cofem, pooled": (lambda: SMALL, dict(method=cofem.CoFEM(diagonal="pooled"), max_iter=12)),
     "cofem, paper": (lambda: SMALL, dict(method=cofem.CoFEM.paper(), max_iter=9)),
     "em": (lambda: SMALL, dict(method=cofem.EM(accelerate=True))),

@@ -379,9 +379,10 @@ def test_stored_columns_are_compared_up_to_a_size(monkeypatch):
     assert not has_couplings(phi)
 
 
-def test_a_killed_fit_with_clusters_goes_on_as_it_would_have(tmp_path):
+@pytest.mark.parametrize("diagonal", ["clusters", "windows"])
+def test_a_killed_fit_with_clusters_goes_on_as_it_would_have(tmp_path, diagonal):
     case = problems.convolved(gaussian(2.5), 600, 0)
-    settings = {"noise_std": case.noise_std, "method": cofem.CoFEM(diagonal="clusters"), "rng": 0}
+    settings = {"noise_std": case.noise_std, "method": cofem.CoFEM(diagonal=diagonal), "rng": 0}
     whole = cofem.fit(case.Phi, case.y, **settings)
     path = tmp_path / "fit.npz"
 
