@@ -273,9 +273,14 @@ def labels_of(couplings: Couplings | None) -> np.ndarray | None:
     return np.repeat(np.arange(len(couplings.offsets)), int(np.prod(couplings.shape)))
 
 
+def like_convolution(phi: Dictionary) -> bool:
+    """Tell whether columns are coupled as places on a grid are."""
+    return phi.circulant_gram() is not None or phi.block_circulant_gram() is not None
+
+
 def has_couplings(phi: Dictionary) -> bool:
     """Tell whether couplings are to be had at a bounded cost."""
-    if phi.circulant_gram() is not None or phi.block_circulant_gram() is not None:
+    if like_convolution(phi):
         return True
     return phi.device_array is None and bool(phi.stored_entries) and phi.shape[1] <= MOST_COMPARED
 

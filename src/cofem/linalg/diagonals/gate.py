@@ -12,7 +12,7 @@ from cofem._arrays import Array, inner, is_complex, namespace
 from cofem._blocks import CACHE_BLOCK, blocks
 from cofem._packing import packable
 from cofem.linalg.build import right_hand_sides_at_once
-from cofem.linalg.couplings import has_couplings
+from cofem.linalg.couplings import has_couplings, like_convolution
 from cofem.linalg.diagonals.base import (
     DiagonalEstimate,
     DiagonalEstimator,
@@ -131,7 +131,9 @@ class Gate(DiagonalEstimator):
         if n * d <= SMALL_ENTRIES:
             return (Exact(),)
         grouped = () if context.phi.groups is None else (Pooled(probes=2),)
-        coupled = (Clusters(), Windows()) if has_couplings(context.phi) else ()
+        coupled: tuple[DiagonalEstimator, ...] = (Clusters(),) if has_couplings(context.phi) else ()
+        if like_convolution(context.phi):
+            coupled = (*coupled, Windows())  # among stored columns traces are better
         work = min(n, d) * n * d * (4 if context.phi.is_complex else 1)
         medium = n * d <= MEDIUM_ENTRIES and work <= MEDIUM_WORK
         return (SelfConsistent(), *grouped, *coupled, Exact() if medium else self.fallback)
