@@ -401,11 +401,11 @@ def test_large_blurs_are_left_to_clusters():
     ("Phi", "names"),
     [
         (blur(2.5, 512), ["exact"]),
-        (blur(2.5, 513), ["self_consistent", "clusters", "exact"]),
-        (blur(2.5, 2048), ["self_consistent", "clusters", "exact"]),
-        (blur(2.5, 2049), ["self_consistent", "clusters", "corrected"]),
+        (blur(2.5, 513), ["self_consistent", "clusters", "windows", "exact"]),
+        (blur(2.5, 2048), ["self_consistent", "clusters", "windows", "exact"]),
+        (blur(2.5, 2049), ["self_consistent", "clusters", "windows", "corrected"]),
         (DCT(4096), ["self_consistent", "corrected"]),
-        (Convolution(np.ones((3, 3)), (64, 64)), ["self_consistent", "clusters", "corrected"]),
+        (Convolution(np.ones((3, 3)), (64, 64)), ["self_consistent", "clusters", "windows", "corrected"]),
         (Sparse(scipy.sparse.eye_array(4096)), ["self_consistent", "clusters", "corrected"]),
     ],
 )
@@ -421,9 +421,10 @@ def test_stored_columns_are_compared_up_to_a_size(monkeypatch):
     assert not has_couplings(phi)
 
 
-def test_a_killed_fit_with_clusters_goes_on_as_it_would_have(tmp_path):
+@pytest.mark.parametrize("diagonal", ["clusters", "windows"])
+def test_a_killed_fit_with_clusters_goes_on_as_it_would_have(tmp_path, diagonal):
     case = problems.convolved(gaussian(2.5), 600, 0)
-    settings = {"noise_std": case.noise_std, "method": cofem.CoFEM(diagonal="clusters"), "rng": 0}
+    settings = {"noise_std": case.noise_std, "method": cofem.CoFEM(diagonal=diagonal), "rng": 0}
     whole = cofem.fit(case.Phi, case.y, **settings)
     path = tmp_path / "fit.npz"
 
@@ -547,4 +548,4 @@ def test_nothing_is_taken_out_while_all_precisions_are_alike():
     rows = np.arange(0, 512, 2)
     masked = dictionary(Mask(rows, 512) @ blur(2.5, 512))  # like a circulant, but not one
     system = build_system(masked, neighbours()[1], noise_var, form="primal")
-    assert isinstance(system.preconditioner, FourierPreconditioner)
+    assert not isinstance(system.preconditioner, Deflated)

@@ -82,7 +82,7 @@ class CoFEM(ExpectationMaximisation):
     diagonal : str or DiagonalEstimator
         How the variances are estimated: ``"auto"`` (the fastest that direct probes do not contradict),
         ``"rademacher"`` (direct probes, as in the paper), ``"paired"``, ``"pooled"``,
-        ``"clusters"``, ``"self_consistent"``, ``"corrected"``, ``"exact"``, or an object from
+        ``"clusters"``, ``"windows"``, ``"self_consistent"``, ``"corrected"``, ``"exact"``, or an object from
         `cofem.linalg.diagonals`.
     probes : int
         Number K of probes of ``diagonal="rademacher"``.

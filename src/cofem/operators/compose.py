@@ -19,6 +19,7 @@ from cofem.operators.base import FusedGram, Operator, Weights
 from cofem.operators.circulant import CirculantGram
 from cofem.operators.entries import StoredMatrix, diagonal_moduli, like_entries_of, to_device_of
 from cofem.operators.facts import Facts
+from cofem.operators.filters import BlockCirculantGram, FilterBank
 
 
 def common_precision(operators: Sequence[Operator]) -> str | None:
@@ -80,6 +81,10 @@ class Adjoint(Operator):
 
     def _rows(self, indices: np.ndarray) -> Array:
         return conj(self.operator._columns(indices))
+
+    def _filter_bank(self) -> FilterBank | None:
+        bank = self.operator.filter_bank()
+        return None if bank is None else bank.adjoint
 
     def _adjoint_operator(self) -> Operator:
         return self.operator
@@ -214,6 +219,17 @@ class Scaled(_SameAxes):
 
     def _circulant_between(self, circulant: CirculantGram) -> CirculantGram | None:
         known = self.operator._circulant_between(circulant)
+        return None if known is None else known.times(abs(self.scalar) ** 2)
+
+    def _filter_bank(self) -> FilterBank | None:
+        bank = self.operator.filter_bank()
+        return None if bank is None else bank.times(self.scalar)
+
+    def _offset_gram(self, offsets: np.ndarray, weights: np.ndarray) -> np.ndarray | None:
+        return self.operator._offset_gram(offsets, abs(self.scalar) ** 2 * weights)
+
+    def _block_circulant_gram(self) -> BlockCirculantGram | None:
+        known = self.operator.block_circulant_gram()
         return None if known is None else known.times(abs(self.scalar) ** 2)
 
     def _stored_matrix(self) -> StoredMatrix | None:
@@ -380,6 +396,33 @@ class Product(Operator):
         for factor in rest:
             found = None if found is None else factor._circulant_between(found)
         return found
+
+    def _filter_bank(self) -> FilterBank | None:
+        found = self.factors[0].filter_bank()
+        for factor in self.factors[1:]:
+            bank = None if found is None else factor.filter_bank()
+            found = None if found is None or bank is None else found.after(bank)
+        return found
+
+    def _block_circulant_gram(self) -> BlockCirculantGram | None:
+        known = super()._block_circulant_gram()
+        first, *rest = self.factors
+        # As for one array.
+        if known is None and (first.facts.one_per_row or first.facts.column_gram is not None):
+            known = compose(*rest).block_circulant_gram()
+            share = first.facts.column_gram
+            if known is not None:
+                return known.times(_mean_square(first) if share is None else share, share is not None)
+        return known
+
+    def _offset_gram(self, offsets: np.ndarray, weights: np.ndarray) -> np.ndarray | None:
+        first, *rest = self.factors
+        if not first.facts.one_per_row:
+            return super()._offset_gram(offsets, weights)
+        squares = first.abs2()
+        if squares is None or self.device_array is not None:
+            return None
+        return compose(*rest)._offset_gram(offsets, to_numpy(squares.adjoint(weights)))
 
     def _stored_entries(self) -> int:
         *left, last = self.factors

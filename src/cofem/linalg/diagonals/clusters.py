@@ -16,7 +16,8 @@ from cofem.linalg.couplings import (
     Couplings,
     GridCouplings,
     find_couplings,
-    has_couplings,
+    labels_of,
+    on_grid,
     windows_at_once,
 )
 from cofem.linalg.diagonals.base import (
@@ -39,11 +40,6 @@ CLOSE_ENOUGH = 0.1
 ENOUGH, ENOUGH_STORED = 2**13, 2**14
 #: How often they are computed at most, in a first step and in others.
 FIRST_ROUNDS, ROUNDS = 6, 2
-#: Correlation with another column from which on `self_consistent` is not tried: it failed on all of those.
-PLAIN = 0.5
-#: Stored columns that are looked at for that, random vectors that they are compared by, and the correlation
-#: that these must show: by chance one in 10^8 pairs has it.
-SAMPLE, FEW, PLAIN_SKETCH = 128, 32, 0.8
 #: Change of c, in logarithms, that may go unseen, and the most steps without a probe; changes of the
 #: strengths from which on nothing is taken to be known.
 UNSEEN, LONGEST_PAUSE, FAR = 0.1, 4, 0.5
@@ -172,7 +168,7 @@ class Clusters(DiagonalEstimator):
         self, context: PosteriorContext, carry: Any, rng: np.random.Generator
     ) -> RightHandSides:
         """Ask for the probe, whitened by what is known of the posterior, unless c hardly changes."""
-        groups = Groups.of(context.phi.groups, context.alpha.shape[0])
+        groups = _groups(context)
         if carry.known is not None and carry.known.hold(_strength(context), groups):
             return RightHandSides()
         probes = carry.signs.probes(context.like)
@@ -186,7 +182,7 @@ class Clusters(DiagonalEstimator):
         g = to_numpy(context.g).astype(np.float64)
         couplings = find_couplings(context.phi)
         clusters = _Clusters(context.phi, couplings, _strength(context), carry)
-        groups = Groups.of(context.phi.groups, g.shape[0])
+        groups = _groups(context)
         if rhs.b is None and known is not None:
             known = known._replace(since=known.since + 1)
             shared = clusters.shared(groups.for_each(known.values, g))
@@ -208,12 +204,18 @@ class Clusters(DiagonalEstimator):
             uncertainty,
             Carry(carry.signs, known, clusters.computed_for, clusters.share),
             used=self.name,
-            coherent=isinstance(couplings, GridCouplings),
+            coherent=on_grid(couplings),
         )
 
 
 def _strength(context: PosteriorContext) -> np.ndarray:
     return to_numpy(context.g * context.phi.column_energy).astype(np.float64)
+
+
+def _groups(context: PosteriorContext) -> Groups:
+    """Return what has a c of its own: arrays side by side, else what the operator names."""
+    labels = labels_of(find_couplings(context.phi))
+    return Groups.of(context.phi.groups if labels is None else labels, context.alpha.shape[0])
 
 
 class _Clusters:
@@ -277,34 +279,6 @@ def _consistent(
         if np.all(np.abs(np.log(np.maximum(scales, 1e-300) / np.maximum(before, 1e-300))) < CLOSE_ENOUGH):
             break
     return scales, shared
-
-
-def plainly_coupled(phi: Dictionary) -> bool:
-    """Tell, without a search, whether most columns have another one that is much like them.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from cofem.operators import Convolution, Dense
-    >>> columns = np.random.default_rng(0).standard_normal((64, 128))
-    >>> kinds = Convolution([1.0, 2.0, 1.0], 16), Dense(columns), Dense(np.repeat(columns, 2, axis=1))
-    >>> [plainly_coupled(Dictionary(Phi, like=np.zeros(1))) for Phi in kinds]
-    [True, False, True]
-    """
-    if not has_couplings(phi):
-        return False
-    circulant = phi.circulant_gram()
-    if circulant is not None:
-        table = np.abs(circulant.table()).ravel()
-        return circulant.is_exact and table.size > 1 and bool(table[1:].max() > PLAIN * table[0])
-    rng = np.random.default_rng(0)
-    sketch = to_numpy(phi.adjoint(rng.standard_normal((FEW, phi.shape[0])).astype(phi.dtype)))
-    norms = np.linalg.norm(sketch, axis=0)
-    sketch /= np.where(norms > 0, norms, 1)
-    some = rng.choice(phi.shape[1], min(SAMPLE, phi.shape[1]), replace=False)
-    alike = np.abs(conj(sketch[:, some]).T @ sketch) > PLAIN_SKETCH
-    alike[np.arange(some.size), some] = False
-    return bool(np.mean(alike.any(axis=1)) > 0.5)
 
 
 def in_tiles(tiles: Tiles, strength: np.ndarray, scale: np.ndarray | float) -> np.ndarray:

@@ -12,18 +12,19 @@ from cofem._arrays import Array, inner, is_complex, namespace
 from cofem._blocks import CACHE_BLOCK, blocks
 from cofem._packing import packable
 from cofem.linalg.build import right_hand_sides_at_once
-from cofem.linalg.couplings import has_couplings
+from cofem.linalg.couplings import has_couplings, like_convolution, plainly_coupled
 from cofem.linalg.diagonals.base import (
     DiagonalEstimate,
     DiagonalEstimator,
     PosteriorContext,
     RightHandSides,
 )
-from cofem.linalg.diagonals.clusters import Clusters, plainly_coupled
+from cofem.linalg.diagonals.clusters import Clusters
 from cofem.linalg.diagonals.corrected import Corrected
 from cofem.linalg.diagonals.exact import Exact
 from cofem.linalg.diagonals.pooled import Pooled
 from cofem.linalg.diagonals.self_consistent import SelfConsistent
+from cofem.linalg.diagonals.windows import Windows
 from cofem.linalg.probes import Signs, draw_signs
 
 #: Mean squared relative error of what the data say about each coefficient that is tolerated. On incoherent
@@ -56,8 +57,9 @@ class Verdict(NamedTuple):
     failed: tuple[str, ...] = ()
     #: Estimators that were not tried: the structure of Phi is against them.
     left_out: tuple[str, ...] = ()
-    #: Whether the estimates are exact from now on, and free enough of noise for acceleration.
+    #: Whether the estimates are exact from now on.
     exact: bool = False
+    #: Whether the next estimate is free enough of noise for acceleration, as the estimator says.
     quiet: bool = True
     #: The current estimator's own carry, once it has one.
     inner: Any = None
@@ -132,7 +134,9 @@ class Gate(DiagonalEstimator):
         if n * d <= SMALL_ENTRIES:
             return (Exact(),)
         grouped = () if context.phi.groups is None else (Pooled(probes=2),)
-        coupled = (Clusters(),) if has_couplings(context.phi) else ()
+        coupled: tuple[DiagonalEstimator, ...] = (Clusters(),) if has_couplings(context.phi) else ()
+        if like_convolution(context.phi):
+            coupled = (*coupled, Windows())  # among stored columns traces are better
         work = min(n, d) * n * d * (4 if context.phi.is_complex else 1)
         medium = n * d <= MEDIUM_ENTRIES and work <= MEDIUM_WORK
         return (SelfConsistent(), *grouped, *coupled, Exact() if medium else self.fallback)

@@ -136,20 +136,28 @@ def deflated(
     circulant = phi.circulant_gram()
     if circulant is None or not circulant.is_exact or not isinstance(alpha, np.ndarray):
         return inner
-    ratio = noise_var * alpha / phi.column_energy
-    limit = next((r for r in KNOWN_WELL if np.mean(ratio < r) <= LARGEST_SHARE), 0.0)
-    chosen = np.flatnonzero(ratio < limit)
+    chosen, more = known_well(phi, alpha, noise_var)
     if not chosen.size:
         return inner
     if chosen.size <= FEW:
         dense = lookup(circulant.table(), circulant.shape, chosen[None])[0]
         dense[np.diag_indices(chosen.size)] += noise_var * alpha[chosen]
         return Deflated(inner, phi, alpha, noise_var, chosen, dense)
-    gram = _known_gram(phi, circulant, chosen, np.flatnonzero(ratio < AHEAD * limit))
+    gram = _known_gram(phi, circulant, chosen, more)
     if gram is None:
         return inner
     matrix = gram + scipy.sparse.diags_array(noise_var * alpha[chosen].astype(np.float64))
     return Deflated(inner, phi, alpha, noise_var, chosen, scipy.sparse.csc_array(matrix))
+
+
+def known_well(phi: Dictionary, alpha: np.ndarray, noise_var: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return S: the coefficients that the data say much more about than the prior, if they are few.
+
+    And a larger set, of those that may be in S before long.
+    """
+    ratio = noise_var * alpha / phi.column_energy
+    limit = next((r for r in KNOWN_WELL if np.mean(ratio < r) <= LARGEST_SHARE), 0.0)
+    return np.flatnonzero(ratio < limit), np.flatnonzero(ratio < AHEAD * limit)
 
 
 #: The last Gram matrix of a dictionary in use, and its columns: S changes little from step to step.
