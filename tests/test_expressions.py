@@ -15,7 +15,18 @@ from hypothesis import strategies as st
 from cofem import files as files_module
 from cofem.expressions import DEEPEST, LONGEST, MOST_PARTS, NAMES, ExpressionError, parse_operator
 from cofem.files import read_array, read_npz
-from cofem.operators import DCT, FFT, BlockDCT, Convolution, Identity, Mask, Wavelet, hstack
+from cofem.operators import (
+    DCT,
+    FFT,
+    BlockDCT,
+    Convolution,
+    Gradient,
+    Identity,
+    Mask,
+    Wavelet,
+    WaveletFrame,
+    hstack,
+)
 
 RNG = np.random.default_rng(0)
 ROWS = np.array([5, 0, 3, 9])
@@ -67,6 +78,10 @@ GOOD = {
     "ifft(16)": lambda: FFT(16).H,
     "mask(rows.npy) @ iblockdct(4, 4, block=2)": lambda: Mask(ROWS, 16) @ BlockDCT((4, 4), 2).T,
     "blockdct(16, block=4)": lambda: BlockDCT(16, 4),
+    "gradient(4, 4)": lambda: Gradient((4, 4)),
+    "gradient(16, boundary=periodic, order=2)": lambda: Gradient(16, "periodic", order=2),
+    "waveletframe(4, 4)": lambda: WaveletFrame((4, 4)),
+    "waveletframe(16, wavelet=db2, level=2)": lambda: WaveletFrame(16, "db2", level=2),
     "rfft(16) + irfft(16)": lambda: FFT(16, real=True) + FFT(16, real=True).H,
     "mask(rows.npy) @ iwavelet(4, 4, haar)": lambda: Mask(ROWS, 16) @ Wavelet((4, 4), "haar").T,
     'wavelet(16, "db2", level=1)': lambda: Wavelet(16, "db2", level=1),

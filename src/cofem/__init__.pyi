@@ -6,6 +6,7 @@ from ._packing import packable as packable
 from .estimators import RVMRegressor as RVMRegressor
 from .estimators import SBLRegressor as SBLRegressor
 from .inference.amp import AMP as AMP
+from .inference.analysis.method import AnalysisEM as AnalysisEM
 from .inference.checkpoint import CheckpointWarning as CheckpointWarning
 from .inference.covariance_free import CoFEM as CoFEM
 from .inference.em import EM as EM
@@ -19,6 +20,7 @@ from .posterior.file import load as load
 from .priors import Block as Block
 from .priors import Independent as Independent
 from .priors import MultiTask as MultiTask
+from .priors import Neighbours as Neighbours
 from .priors import PatternCoupled as PatternCoupled
 from .status import ConvergenceWarning as ConvergenceWarning
 from .status import Status as Status

@@ -17,6 +17,8 @@ from cofem._arrays import (
     without_gradients,
 )
 from cofem._warn import warn
+from cofem.inference.analysis.choice import candidates, check_analysis_method, choose
+from cofem.inference.analysis.problem import AnalysisProblem
 from cofem.inference.base import Method
 from cofem.inference.checkpoint import Keeper
 from cofem.inference.checkpoint.fingerprint import fingerprint_of
@@ -37,7 +39,7 @@ from cofem.inference.settings import Settings, check_alpha_init, check_callback,
 from cofem.inference.stages import Runner
 from cofem.operators import Operator, as_operator, block_diag
 from cofem.posterior import Posterior, join_tasks, split_tasks
-from cofem.priors import Block, Prior
+from cofem.priors import Block, Independent, Prior
 from cofem.priors.rectified import rectified_moments
 from cofem.status import ConvergenceWarning, Status, StatusCode
 
@@ -50,6 +52,7 @@ def fit(  # noqa: PLR0913 (public)
     noise_std: Any = "learn",
     method: Any = "auto",
     prior: Prior | None = None,
+    analysis: Any = None,
     nonnegative: bool = False,
     sample_weight: Any = None,
     max_iter: int | None = None,
@@ -85,6 +88,13 @@ def fit(  # noqa: PLR0913 (public)
     prior : Prior, optional
         Who shares a precision: `cofem.Independent` (the default), `cofem.MultiTask`, `cofem.Block`,
         `cofem.PatternCoupled`.
+    analysis : operator B of shape (M, D), matrix, shape or "auto"; optional
+        The unknown u itself is not sparse, but ``B u`` is: differences of a picture
+        (`cofem.operators.Gradient`), an undecimated wavelet frame (`cofem.operators.WaveletFrame`), any
+        operator. `prior` then says who shares precisions among the M rows, and `post.alpha` has shape (M,).
+        A shape such as ``(512, 512)``, or "auto" where Phi knows it, has first or second differences and the
+        sharing among neighbours (`cofem.Neighbours`) chosen by data that are held out. See
+        `docs/analysis.md`.
     nonnegative : bool
         Whether the coefficients are known not to be negative.
     sample_weight : array of shape (N,), optional
@@ -148,6 +158,7 @@ def fit(  # noqa: PLR0913 (public)
     settings = Settings.checked(
         method=method,
         prior=prior,
+        analysis=analysis,
         nonnegative=nonnegative,
         max_iter=max_iter,
         tol=tol,
@@ -180,6 +191,8 @@ def fit_tasks(data: Data, settings: Settings, runner: Runner) -> Posterior:
 
 def fit_task(data: Data, settings: Settings, runner: Runner, task: int = 0) -> Posterior:
     """Fit data that share one dictionary and one set of precisions."""
+    if settings.analysis is not None:
+        return fit_in_analysis(data, settings, runner, task)
     prepared = prepare(data, settings.prior, settings.nonnegative)
     problem = prepared.problem
     method, why = get_method(settings.method, problem)
@@ -205,6 +218,54 @@ def fit_task(data: Data, settings: Settings, runner: Runner, task: int = 0) -> P
             so_far = so_far if learned is not None else _before_the_noise_is_known(problem, so_far)
             interrupt.posterior = _posterior(prepared, so_far, method)
         raise
+    return _concluded(prepared, outcome, method, learned, tuple(notes), settings)
+
+
+def fit_in_analysis(data: Data, settings: Settings, runner: Runner, task: int = 0) -> Posterior:
+    """Fit data whose unknown is not sparse itself, but what an operator makes of it."""
+    prepared = prepare(data, Independent(), settings.nonnegative)
+    synthesis = prepared.problem
+    method = check_analysis_method(settings.method)
+    given = candidates(settings.analysis, settings.prior if settings.prior_given else None, prepared.operator)
+    max_iter = method.default_max_iter if settings.max_iter is None else settings.max_iter
+    for candidate in given:
+        candidate.prior.check_arrays(synthesis.y)
+    start = check_alpha_init(settings.alpha_init, given[0].operator.shape[0])
+    if start is not None and len(given) > 1:
+        raise ValueError("alpha_init needs a fixed analysis operator, and there are several to choose from")
+    plan = Plan(task, method, start, max_iter, settings.tol)
+    runner.keeper.check_fingerprint(
+        task, synthesis.y, lambda: fingerprint_of(synthesis, prepared.noise, settings.fingerprint())
+    )
+    chosen, learned = None, None
+    try:
+        chosen = choose(synthesis, given, plan, runner)
+        if chosen.alpha_init is not None:
+            method = replace(method, steps_before=chosen.steps)
+            plan = plan._replace(method=method, alpha_init=chosen.alpha_init)
+        learned = Learned(chosen.problem.noise_var, "", stopped=chosen.stopped, fault=chosen.fault)
+        outcome = _run(chosen.problem, plan, runner, learned)
+    except FitInterrupted as interrupt:
+        so_far = interrupt.outcome
+        if so_far is not None:
+            so_far = so_far if learned is not None else _before_the_noise_is_known(synthesis, so_far)
+            interrupt.posterior = _posterior(prepared, so_far, method)
+        raise
+    notes = (*about_the_data(data, prepared), *chosen.notes)
+    return _concluded(prepared, outcome, method, learned, notes, settings)
+
+
+def _concluded(
+    prepared: PreparedProblem,
+    outcome: Outcome,
+    method: Method,
+    learned: Learned,
+    notes: tuple[str, ...],
+    settings: Settings,
+) -> Posterior:
+    """Say in the status what there is to say, and return the posterior."""
+    problem = outcome.problem
+    words = list(notes)
     status = outcome.status
     fault = "" if status.code is StatusCode.FAILED else fault_of(prepared.operator, problem)
     if learned.fault:
@@ -218,9 +279,9 @@ def fit_task(data: Data, settings: Settings, runner: Runner, task: int = 0) -> P
     if outcome.doubtful or fault or cut_short:
         warn(str(status), ConvergenceWarning)
     if status.code is not StatusCode.FAILED and not learned.stopped:
-        notes += about_the_fit(outcome, learned=prepared.noise.std is None)
-    notes += [*about_weak_columns(outcome), *about_expected_error(outcome)]
-    status = Status(status.code, status.message, (*status.notes, *filter(None, notes)))
+        words += about_the_fit(outcome, learned=prepared.noise.std is None)
+    words += [*about_weak_columns(outcome), *about_expected_error(outcome)]
+    status = Status(status.code, status.message, (*status.notes, *filter(None, words)))
     return _posterior(prepared, replace(outcome, status=status), method)
 
 
@@ -271,6 +332,7 @@ def _posterior(prepared: PreparedProblem, outcome: Outcome, method: Method) -> P
         status=outcome.status,
         history=outcome.history,
         operator=prepared.operator,
+        analysis=problem.rows.operator if isinstance(problem, AnalysisProblem) else None,
         y=transposed(y),
         weights=weights,
         gaussian=gaussian,

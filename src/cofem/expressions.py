@@ -34,10 +34,12 @@ from cofem.operators import (
     Convolution,
     Dense,
     Diagonal,
+    Gradient,
     Identity,
     Mask,
     Operator,
     Wavelet,
+    WaveletFrame,
     as_operator,
     hstack,
     vstack,
@@ -394,6 +396,12 @@ def _inverse_wavelet(
     return _wavelet(n_columns, *lengths, wavelet=wavelet, level=level).T
 
 
+def _wavelet_frame(
+    n_columns: int | None, *lengths: int, wavelet: str = "haar", level: int | None = None
+) -> Operator:
+    return WaveletFrame(_shape(lengths), wavelet, level=level)
+
+
 def _convolution(
     n_columns: int | None, kernel: str, *lengths: int, mode: str = "circular", causal: str | None = None
 ) -> Operator:
@@ -450,6 +458,10 @@ NAMES: dict[str, Callable[..., Operator]] = {
     "irfft": _transform(lambda shape: FFT(shape, real=True).H),
     "wavelet": _wavelet,
     "iwavelet": _inverse_wavelet,
+    "waveletframe": _wavelet_frame,
+    "gradient": lambda n_columns, *lengths, boundary="free", order=1: Gradient(
+        _shape(lengths), boundary, order
+    ),
     "convolution": _convolution,
     "dense": lambda n_columns, file: Dense(read_array(_file(file))),
     "sparse": _sparse,

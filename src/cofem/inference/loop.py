@@ -37,6 +37,8 @@ class Stage(NamedTuple):
         The user's tolerance; None for the default stop rule.
     noise : NoiseRule or None
         Sets the noise after every step; it must settle as well. None for a noise that is known.
+    kept : bool
+        Whether a checkpoint keeps the last state of a stage that is not the fit.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Stage(NamedTuple):
     max_iter: int
     tol: float | None = None
     noise: NoiseRule | None = None
+    kept: bool = False
 
 
 class Watch(Protocol):

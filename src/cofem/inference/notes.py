@@ -73,6 +73,8 @@ def about_copies(problem: Problem) -> list[str]:
 def about_the_fit(outcome: Outcome, learned: bool) -> list[str]:
     """Say so where the fit to the data speaks against the noise, or against single columns."""
     problem, state = outcome.problem, outcome.state
+    if problem.n_precisions != problem.n_columns:
+        return []  # precisions are not those of the unknown
     point = problem.point(state.mean, state.variance)
     fitted = problem.phi.operator.forward(point)
     return [*_about_the_noise(outcome, fitted, learned), *_about_sums(problem, point, fitted)]
@@ -135,6 +137,8 @@ def _about_the_noise(outcome: Outcome, fitted: Array, learned: bool) -> list[str
 def about_weak_columns(outcome: Outcome) -> list[str]:
     """Say so where noise may have become large coefficients: the evidence does not know a column's scale."""
     problem, state = outcome.problem, outcome.state
+    if problem.n_precisions != problem.n_columns:
+        return []
     scale = problem.units.columns
     norms = problem.phi.norms if scale is None else problem.phi.norms / scale
     norms = on_device_of(state.alpha, norms) if isinstance(norms, np.ndarray) else norms

@@ -20,9 +20,11 @@ from cofem._arrays import (
     precision_of,
     size,
     squared_modulus,
+    take,
     to_numpy,
 )
 from cofem.linalg.evidence import log_normal_density
+from cofem.operators import Operator
 from cofem.operators.dictionary import Dictionary
 from cofem.priors import Independent, Prior
 from cofem.priors.rectified import rectified_moments, rectified_second_moment
@@ -146,6 +148,27 @@ class Problem:
         return rectified_moments(mean, variance)[0] if self.nonnegative else mean
 
     @property
+    def n_precisions(self) -> int:
+        """Number of precisions: one for each coefficient."""
+        return self.n_columns
+
+    @property
+    def weights(self) -> Array:
+        """What changes of the coefficients are weighted by, shape (D,): independent of units."""
+        return self.phi.column_energy
+
+    @property
+    def prior_weights(self) -> Array:
+        """What changes of the prior variances are weighted by, shape of alpha."""
+        return self.phi.column_energy
+
+    def split(self, held_out: np.ndarray, noise_var: float) -> tuple[Problem, Operator, Array]:
+        """Return the problem without some rows, those rows of Phi, and their data."""
+        rest = np.setdiff1d(np.arange(self.n_rows), held_out)
+        seen = replace(self, phi=self.phi.take_rows(rest), y=take(self.y, rest, axis=-1), noise_var=noise_var)
+        return seen, self.phi.operator.take_rows(held_out), take(self.y, held_out, axis=-1)
+
+    @property
     def n_tasks(self) -> int:
         """Number L of data vectors."""
         return 1 if self.y.ndim == 1 else self.y.shape[0]
@@ -193,26 +216,34 @@ class Problem:
         return headroom * max(explain, mean_energy / self.noise_var, 1e-300)
 
     def start(self, alpha_init: float | np.ndarray | None) -> Array:
-        """Where alpha starts, in scaled units.
-
-        By default each column is expected to explain the same share of the data's energy, so that
-        neither the units of y and Phi nor the scale of any column make a difference.
-        """
+        """Where alpha starts, in scaled units; by default `usual_start`."""
         if alpha_init is not None:
             with np.errstate(over="ignore"):  # what overflows is cut off below
                 alpha = np.asarray(alpha_init, dtype=np.float64) * self.units.coefficient**2
                 if self.units.columns is not None:
                     alpha = alpha * to_numpy(self.units.columns) ** 2
             # A start that is far off would only be lost in rounding.
-            usual, far = to_numpy(self.start(None)), 1e12 if self.real_dtype == np.float64 else 1e6
+            usual, far = to_numpy(self.usual_start()), 1e12 if self.real_dtype == np.float64 else 1e6
             usual = usual.astype(np.float64)
-            alpha = np.clip(np.broadcast_to(alpha, (self.n_columns,)), usual / far, usual * far)
+            alpha = np.clip(np.broadcast_to(alpha, (self.n_precisions,)), usual / far, usual * far)
             return on_device_of(self.y, np.minimum(alpha, self.alpha_cap).astype(self.real_dtype))
+        return self.usual_start()
+
+    @property
+    def signal_power(self) -> float:
+        """Mean square of the data less that of the noise, or a little where that is nothing."""
         power = inner(self.y, self.y) / size(self.y)
-        signal = max(power - self.noise_var, 0.01 * power) or self.noise_var
+        return max(power - self.noise_var, 0.01 * power) or self.noise_var
+
+    def usual_start(self) -> Array:
+        """Where alpha starts if nothing is said about it.
+
+        Each column is expected to explain the same share of the data's energy, so that neither the units of
+        y and Phi nor the scale of any column make a difference.
+        """
         energy = self.phi.column_energy
         xp = namespace(energy)
         largest = float(xp.max(energy)) or 1.0
         start = xp.where(self.phi.is_zero, number_like(energy, largest), energy)
-        start *= self.n_columns / (self.n_rows * signal)
+        start *= self.n_columns / (self.n_rows * self.signal_power)
         return start

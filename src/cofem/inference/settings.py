@@ -34,6 +34,10 @@ class Settings:
         Where alpha starts, as the user gave it.
     noise : NoiseStrategy or None
         How the noise is learned, if it is; None to choose by the problem.
+    analysis : Any
+        What makes the unknown sparse, as the user gave it; None if it is sparse itself.
+    prior_given : bool
+        Whether the user named the prior.
     """
 
     method: Any
@@ -43,10 +47,13 @@ class Settings:
     tol: float | None
     alpha_init: Any = None
     noise: NoiseStrategy | None = None
+    analysis: Any = None
+    prior_given: bool = True
 
     @classmethod
     def checked(cls, **given: Any) -> Settings:
         """Return settings made of what the user gave; raise by argument name."""
+        given["prior_given"] = given["prior"] is not None
         given["prior"] = _check_prior(given["prior"])
         given["nonnegative"] = bool(given["nonnegative"])
         given["max_iter"] = None if given["max_iter"] is None else _check_max_iter(given["max_iter"])
@@ -55,7 +62,7 @@ class Settings:
 
     def fingerprint(self) -> dict[str, Any]:
         """Return what decides about the result, besides the problem and the number of steps."""
-        names = ("method", "prior", "nonnegative", "tol", "alpha_init")
+        names = ("method", "prior", "nonnegative", "tol", "alpha_init", "analysis")
         return {name: getattr(self, name) for name in names}
 
 

@@ -75,7 +75,7 @@ class Runner:
             outcome = run(problem, method, stage, watch, record)
         if is_fit or outcome.status.code is not StatusCode.STOPPED:  # else it goes on when it is resumed
             # Of a stage that learned the noise nothing but that is needed, if it did.
-            keeper.finish(stage.name, outcome, whole=is_fit or not outcome.status.converged)
+            keeper.finish(stage.name, outcome, whole=is_fit or stage.kept or not outcome.status.converged)
         return outcome
 
 

@@ -62,7 +62,7 @@ class Judgement(NamedTuple):
 
 def judge_first(problem: Problem, method: Method, state: State, tol: float | None) -> Judgement:
     """Judge a first step, which has nothing to compare with."""
-    size = _norm(problem.point(state.mean, state.variance), problem.phi.column_energy)
+    size = _norm(problem.point(state.mean, state.variance), problem.weights)
     return Judgement(np.inf, tolerance(problem, method, state, size) if tol is None else tol)
 
 
@@ -106,7 +106,7 @@ def _unmet(
     if max(change, before) > limit:
         return f"the mean still changed by {max(change, before):.2g} in a step (tol={limit:.2g})"
     allowed = max(100 * limit, PRIOR_CHANGE)
-    moved = change_of_prior(new, old, problem.phi.column_energy)
+    moved = change_of_prior(new, old, problem.prior_weights)
     if moved > allowed:
         return f"the prior standard deviations still changed by {moved:.2g} in a step ({allowed:.2g} allowed)"
     if tol is None and method.noise_tol > 0 and not spread_settled(problem, new, old):
@@ -119,7 +119,7 @@ def change_of_mean(problem: Problem, new: State, old: State) -> tuple[float, flo
 
     The weights make both independent of the units of each column, as the model itself is.
     """
-    mean, energy = problem.point(new.mean, new.variance), problem.phi.column_energy
+    mean, energy = problem.point(new.mean, new.variance), problem.weights
     size = _norm(mean, energy)
     difference = _norm(mean - problem.point(old.mean, old.variance), energy)
     return size, difference / size if size > 0 else (0.0 if difference == 0 else np.inf)
@@ -134,13 +134,13 @@ def tolerance(problem: Problem, method: Method, state: State, size: float) -> fl
     )
 
 
-def change_of_prior(new: State, old: State, column_energy: Array) -> float:
+def change_of_prior(new: State, old: State, weights: Array) -> float:
     """Relative change of the prior standard deviations, weighted like the mean's."""
     xp = namespace(new.alpha)
     deviation = reciprocal(xp.sqrt(new.alpha))
-    size = _norm(deviation, column_energy)
+    size = _norm(deviation, weights)
     deviation -= reciprocal(xp.sqrt(old.alpha))
-    return _norm(deviation, column_energy) / size if size > 0 else 0.0
+    return _norm(deviation, weights) / size if size > 0 else 0.0
 
 
 def spread_settled(problem: Problem, new: State, old: State) -> bool:
@@ -159,5 +159,5 @@ def noise_settled(noise_var: float, before: float) -> bool:
     return abs(np.log(noise_var / before)) < NOISE_SETTLED
 
 
-def _norm(x: Array, column_energy: Array) -> float:
-    return float(np.sum(weighted_energy(as_rows(x), column_energy))) ** 0.5
+def _norm(x: Array, weights: Array) -> float:
+    return float(np.sum(weighted_energy(as_rows(x), weights))) ** 0.5

@@ -37,11 +37,14 @@ class Progress(NamedTuple):
         Squared energy norm of all steps together; ``||x||_A^2`` when started from zero.
     rows : ndarray of int
         Which right-hand sides these are.
+    preconditioned : ndarray of shape (B,)
+        Squared norm of the residual, in that of the preconditioner's inverse.
     """
 
     residual: Array
     energy: np.ndarray
     rows: np.ndarray
+    preconditioned: np.ndarray
 
 
 class Measure(Protocol):
@@ -226,7 +229,7 @@ def conjugate_gradients(
         now = ratio * np.sqrt(rz)
         far = np.isfinite(now) & (now > FAR * tolerance[rows])
         if (step >= stop.min_iter and (not far.all() or step % LOOK_EVERY == 0)) or step == stop.max_iter:
-            now = measure(Progress(r, energy, rows))
+            now = measure(Progress(r, energy, rows, rz))
             ratio = now / np.sqrt(rz)
         # A zero residual is the exact answer whatever the measure thinks (zero b, exact x0).
         now = np.where(rz == 0, 0.0, now)

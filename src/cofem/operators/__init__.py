@@ -9,9 +9,11 @@ from cofem.operators.convolution import Convolution
 from cofem.operators.dense import Dense, Sparse
 from cofem.operators.facts import Facts
 from cofem.operators.fourier import DCT, FFT
+from cofem.operators.gradient import Gradient
 from cofem.operators.interop import as_operator
 from cofem.operators.sampling import Diagonal, Identity, Mask
 from cofem.operators.stack import block_diag, hstack, vstack
+from cofem.operators.wavelet_frame import WaveletFrame
 from cofem.operators.wavelets import Wavelet
 
 __all__ = [
@@ -24,11 +26,13 @@ __all__ = [
     "Dense",
     "Diagonal",
     "Facts",
+    "Gradient",
     "Identity",
     "Mask",
     "Operator",
     "Sparse",
     "Wavelet",
+    "WaveletFrame",
     "as_operator",
     "block_diag",
     "check_adjoint",

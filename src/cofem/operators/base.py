@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import array_api_compat
 import numpy as np
@@ -19,7 +19,11 @@ from cofem.operators.circulant import CirculantGram
 from cofem.operators.entries import StoredMatrix
 from cofem.operators.facts import Facts
 from cofem.operators.filters import BlockCirculantGram, FilterBank, gram_at_offsets
+from cofem.operators.symbols import check_basis
 from cofem.operators.transforms import dispatch
+
+if TYPE_CHECKING:
+    import scipy.sparse
 
 #: Weights of shape (D,) by precision, "float32" or "float64".
 Weights = Callable[[str], DeviceCache]
@@ -594,6 +598,30 @@ class Operator(ABC):
     def _stored_matrix(self) -> StoredMatrix | None:
         return None
 
+    def sparse_matrix(self) -> scipy.sparse.csr_array | None:
+        """Return the operator as a SciPy sparse array, or None if it has none that is cheap.
+
+        Known of operators whose rows have few entries, and of products, sums, multiples, stacks and adjoints
+        of those: what a sparse factorisation or multigrid needs.
+
+        Returns
+        -------
+        scipy.sparse.csr_array or None
+            Of shape (N, D); not to be changed.
+
+        Examples
+        --------
+        >>> from cofem.operators import DCT, Gradient, Mask
+        >>> (Mask([1], 3) @ (2 * Gradient(4))).sparse_matrix().toarray()
+        array([[ 0., -2.,  2.,  0.]])
+        >>> DCT(4).sparse_matrix() is None
+        True
+        """
+        return self._sparse_matrix()
+
+    def _sparse_matrix(self) -> scipy.sparse.csr_array | None:
+        return None
+
     def largest_entry(self) -> float | None:
         """Return the largest modulus among real and imaginary parts of the stored entries.
 
@@ -805,6 +833,74 @@ class Operator(ABC):
         return self._row_groups()
 
     def _row_groups(self) -> np.ndarray | None:
+        return None
+
+    @property
+    def column_shape(self) -> tuple[int, ...] | None:
+        """Shape of the array that the operator acts on, flattened in C order; None if that is not known.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import FFT, Mask
+        >>> (Mask([3, 5], 16) @ FFT((4, 4))).column_shape, Mask(np.ones((2, 3), bool)).column_shape
+        ((4, 4), (2, 3))
+        >>> FFT((4, 4)).H.column_shape is None
+        True
+        """
+        return self._column_shape()
+
+    def _column_shape(self) -> tuple[int, ...] | None:
+        return None
+
+    @property
+    def row_places(self) -> np.ndarray | None:
+        """Which of the D places each row belongs to, such as that of a difference: None or shape (N,).
+
+        Examples
+        --------
+        >>> from cofem.operators import DCT, Gradient, Identity, vstack
+        >>> vstack([Identity(3), Gradient(3)]).row_places
+        array([0, 1, 2, 0, 1])
+        >>> DCT(8).row_places is None
+        True
+        """
+        return self._row_places()
+
+    def _row_places(self) -> np.ndarray | None:
+        return None
+
+    def band_symbols(self, basis: str = "fourier") -> np.ndarray | None:
+        """Return what each band of rows makes of the energy of each wave, or None if that is not known.
+
+        A band B_b holds the rows of one label in `row_groups`. ``B_b^H B_b`` is, or is like, diagonal in the
+        basis of waves, and these are its eigenvalues.
+
+        Parameters
+        ----------
+        basis : {"fourier", "cosine"}
+            "fourier": waves in the order of ``scipy.fft.fftn``; exact if the array is periodic.
+            "cosine": in the order of ``scipy.fft.dctn`` of type II; exact for free first differences and
+            for free mixed ones. Else they are those of an array without borders.
+
+        Returns
+        -------
+        ndarray of shape (number of bands, *shape of the array) or None
+
+        Examples
+        --------
+        >>> from cofem.operators import DCT, Gradient
+        >>> Gradient(4, "periodic").band_symbols().round(9).tolist()
+        [[0.0, 2.0, 4.0, 2.0]]
+        >>> Gradient(3).band_symbols("cosine").round(9).tolist()
+        [[0.0, 1.0, 3.0]]
+        >>> DCT(4).band_symbols() is None
+        True
+        """
+        check_basis(basis)
+        return self._band_symbols(basis)
+
+    def _band_symbols(self, basis: str) -> np.ndarray | None:
         return None
 
     # --- algebra ------------------------------------------------------------------------------------

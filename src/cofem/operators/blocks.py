@@ -52,6 +52,9 @@ class BlockDCT(Operator):
     def _adjoint(self, y: Array) -> Array:
         return dispatch.idct(y, self._split, self._axes)
 
+    def _column_shape(self) -> tuple[int, ...]:
+        return self.signal_shape
+
     def _row_groups(self) -> np.ndarray:
         """Coefficients of the same frequency belong together."""
         inside = np.meshgrid(*(np.arange(length) % self.block for length in self.signal_shape), indexing="ij")

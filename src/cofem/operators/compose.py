@@ -11,33 +11,27 @@ from collections.abc import Sequence
 from functools import cached_property, reduce
 from itertools import pairwise
 from operator import add as plus
+from operator import matmul
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cofem._arrays import Array, conj, namespace, on_device_of, take, to_numpy
+from cofem.operators.agreed import (
+    agreed_groups,
+    agreed_shape,
+    all_sparse,
+    common_device_array,
+    common_precision,
+)
 from cofem.operators.base import FusedGram, Operator, Weights
 from cofem.operators.circulant import CirculantGram
 from cofem.operators.entries import StoredMatrix, diagonal_moduli, like_entries_of, to_device_of
 from cofem.operators.facts import Facts
 from cofem.operators.filters import BlockCirculantGram, FilterBank
 
-
-def common_precision(operators: Sequence[Operator]) -> str | None:
-    """Return the highest precision that any of ``operators`` stores, None if none stores numbers."""
-    return max((op.precision for op in operators if op.precision is not None), default=None)
-
-
-def agreed_groups(labels: Sequence[np.ndarray | None]) -> np.ndarray | None:
-    """Return the group labels that all operators along a shared axis agree on, else None."""
-    first = labels[0]
-    if first is None or any(other is None or not np.array_equal(first, other) for other in labels):
-        return None
-    return first
-
-
-def common_device_array(operators: Sequence[Operator]) -> Array | None:
-    """Return the first `device_array` that any of ``operators`` has, None if none has."""
-    return next((op.device_array for op in operators if op.device_array is not None), None)
+if TYPE_CHECKING:
+    import scipy.sparse
 
 
 class Adjoint(Operator):
@@ -111,6 +105,10 @@ class Adjoint(Operator):
     def _row_groups(self) -> np.ndarray | None:
         return self.operator.groups
 
+    def _sparse_matrix(self) -> scipy.sparse.csr_array | None:
+        matrix = self.operator.sparse_matrix()
+        return None if matrix is None else matrix.conj().T.tocsr()
+
     def _expression(self) -> str:
         return self.operator._adjoint_expression()
 
@@ -131,6 +129,12 @@ class _SameAxes(Operator):
 
     def _row_groups(self) -> np.ndarray | None:
         return self.operator.row_groups
+
+    def _column_shape(self) -> tuple[int, ...] | None:
+        return self.operator.column_shape
+
+    def _row_places(self) -> np.ndarray | None:
+        return self.operator.row_places
 
     def _stored_entries(self) -> int:
         return self.operator.stored_entries
@@ -169,6 +173,10 @@ class Conjugate(_SameAxes):
 
     def _abs2(self) -> Operator | None:
         return self.operator.abs2()
+
+    def _sparse_matrix(self) -> scipy.sparse.csr_array | None:
+        matrix = self.operator.sparse_matrix()
+        return None if matrix is None else matrix.conj()
 
     def _norm_resolution(self, norms: Array) -> Array | float:
         return self.operator._norm_resolution(norms)
@@ -231,6 +239,14 @@ class Scaled(_SameAxes):
     def _block_circulant_gram(self) -> BlockCirculantGram | None:
         known = self.operator.block_circulant_gram()
         return None if known is None else known.times(abs(self.scalar) ** 2)
+
+    def _sparse_matrix(self) -> scipy.sparse.csr_array | None:
+        matrix = self.operator.sparse_matrix()
+        return None if matrix is None else self.scalar * matrix
+
+    def _band_symbols(self, basis: str) -> np.ndarray | None:
+        symbols = self.operator.band_symbols(basis)
+        return None if symbols is None else abs(self.scalar) ** 2 * symbols
 
     def _stored_matrix(self) -> StoredMatrix | None:
         stored = self.operator.stored_matrix()
@@ -356,6 +372,18 @@ class Product(Operator):
         named = [op for op in self.factors if not op.facts.diagonal]
         return named[0].row_groups if named else None
 
+    def _column_shape(self) -> tuple[int, ...] | None:
+        named = [op for op in self.factors if not op.facts.diagonal]
+        return (named or self.factors)[-1].column_shape
+
+    def _row_places(self) -> np.ndarray | None:
+        named = [op for op in self.factors if not op.facts.diagonal]
+        return (named or self.factors)[0].row_places if len(named) <= 1 else None
+
+    def _sparse_matrix(self) -> scipy.sparse.csr_array | None:
+        known = all_sparse(self.factors)
+        return None if known is None else reduce(matmul, known)
+
     def _columns(self, indices: np.ndarray) -> Array:
         if not self.stored_entries:
             return super()._columns(indices)
@@ -469,6 +497,16 @@ class Sum(Operator):
 
     def _row_groups(self) -> np.ndarray | None:
         return agreed_groups([op.row_groups for op in self.terms])
+
+    def _column_shape(self) -> tuple[int, ...] | None:
+        return agreed_shape([op.column_shape for op in self.terms])
+
+    def _row_places(self) -> np.ndarray | None:
+        return agreed_groups([op.row_places for op in self.terms])
+
+    def _sparse_matrix(self) -> scipy.sparse.csr_array | None:
+        known = all_sparse(self.terms)
+        return None if known is None else reduce(plus, known)
 
     def _expression(self) -> str:
         return " + ".join(op._expression() for op in self.terms).replace("+ -", "- ")

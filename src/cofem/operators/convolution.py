@@ -234,6 +234,9 @@ class Convolution(Operator):
         correlation = dispatch.from_spectrum(power, self._padded_shape, real=not self.is_complex)
         return lookup(correlation, self.signal_shape, indices)
 
+    def _column_shape(self) -> tuple[int, ...]:
+        return self.signal_shape
+
     def _circulant_gram(self) -> CirculantGram | None:
         if any(k > n for n, k in zip(self.signal_shape, self.kernel.shape, strict=True)):
             return None

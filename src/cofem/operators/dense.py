@@ -213,6 +213,9 @@ class Sparse(Operator):
     def _take_rows(self, indices: np.ndarray) -> Operator:
         return Sparse(self.matrix[indices])
 
+    def _sparse_matrix(self) -> scipy.sparse.csr_array:
+        return self.matrix
+
     def _largest_entry(self) -> float:
         return largest_part(self.matrix.data)
 

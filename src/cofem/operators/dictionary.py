@@ -375,6 +375,9 @@ class Dictionary(Operator):
     def _row_groups(self) -> np.ndarray | None:
         return self.operator.row_groups
 
+    def _column_shape(self) -> tuple[int, ...] | None:
+        return self.operator.column_shape
+
     def _adjoint_operator(self) -> Operator:
         return self.operator.H
 

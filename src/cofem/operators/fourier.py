@@ -20,6 +20,9 @@ class _Transform(Operator):
         length = prod(self.signal_shape)
         super().__init__((length, length), is_complex=is_complex, facts=Facts(row_gram=1.0))
 
+    def _column_shape(self) -> tuple[int, ...]:
+        return self.signal_shape
+
     def _expression(self) -> str:
         shape = self.signal_shape
         return f"{type(self).__name__}({shape[0] if len(shape) == 1 else shape})"

@@ -7,6 +7,7 @@ from typing import Any
 
 import array_api_compat
 import numpy as np
+import scipy.sparse
 
 from cofem._arrays import (
     Array,
@@ -57,6 +58,7 @@ class Mask(Operator):
         rows = to_numpy(rows)
         if rows.dtype == bool:
             shape = rows.shape if n is None else as_shape(n, "n")
+            self.signal_shape = shape
             if rows.shape != shape or not rows.any():
                 raise ValueError(
                     f"rows as booleans must have shape n = {shape} and pick at least one entry, "
@@ -67,7 +69,8 @@ class Mask(Operator):
         elif n is None:
             raise ValueError("n, the length of the vector, must be given unless rows are booleans")
         else:
-            length = int(np.prod(as_shape(n, "n")))
+            self.signal_shape = as_shape(n, "n")
+            length = int(np.prod(self.signal_shape))
             rows = as_indices(rows, length, "rows")
         self.indices = rows
         # rows = picked[position], with picked sorted and without repetitions: memory is then read in order,
@@ -163,6 +166,16 @@ class Mask(Operator):
     def _abs2(self) -> Operator:
         return self  # its entries are 0 and 1
 
+    def _column_shape(self) -> tuple[int, ...]:
+        return self.signal_shape
+
+    def _row_places(self) -> np.ndarray:
+        return self.indices
+
+    def _sparse_matrix(self) -> scipy.sparse.csr_array:
+        rows = np.arange(self.shape[0] + 1)
+        return scipy.sparse.csr_array((np.ones(self.shape[0]), self.indices, rows), shape=self.shape)
+
     def _expression(self) -> str:
         return f"Mask({self.shape[0]} of {self.shape[1]})"
 
@@ -184,7 +197,8 @@ class Identity(Operator):
     """
 
     def __init__(self, n: Any) -> None:
-        length = int(np.prod(as_shape(n, "n")))
+        self.signal_shape = as_shape(n, "n")
+        length = int(np.prod(self.signal_shape))
         facts = Facts(row_gram=1.0, diagonal=True, one_per_row=True, one_per_column=True)
         super().__init__((length, length), facts=facts)
 
@@ -208,6 +222,18 @@ class Identity(Operator):
 
     def _abs2(self) -> Operator:
         return self
+
+    def _column_shape(self) -> tuple[int, ...]:
+        return self.signal_shape
+
+    def _row_places(self) -> np.ndarray:
+        return np.arange(self.shape[0])
+
+    def _band_symbols(self, basis: str) -> np.ndarray:
+        return np.ones((1, *self.signal_shape))
+
+    def _sparse_matrix(self) -> scipy.sparse.csr_array:
+        return scipy.sparse.eye_array(self.shape[0], format="csr")
 
     def _expression(self) -> str:
         return f"Identity({self.shape[0]})"
@@ -264,6 +290,12 @@ class Diagonal(Operator):
 
     def _abs2(self) -> Operator:
         return Diagonal(squared_modulus(self.d))
+
+    def _row_places(self) -> np.ndarray:
+        return np.arange(self.shape[0])
+
+    def _sparse_matrix(self) -> scipy.sparse.csr_array:
+        return scipy.sparse.diags_array(to_numpy(self.d), format="csr")
 
     def _in_precision(self, precision: str) -> Operator:
         return self if precision == self.precision else Diagonal(in_precision(self.d, precision))

@@ -7,11 +7,18 @@ from functools import reduce
 from operator import add as plus
 
 import numpy as np
+import scipy.sparse
 
 from cofem._arrays import Array, namespace, take
+from cofem.operators.agreed import (
+    agreed_groups,
+    agreed_shape,
+    all_sparse,
+    common_device_array,
+    common_precision,
+)
 from cofem.operators.base import Operator
 from cofem.operators.circulant import CirculantGram
-from cofem.operators.compose import agreed_groups, common_device_array, common_precision
 from cofem.operators.entries import like_entries_of
 from cofem.operators.facts import Facts
 from cofem.operators.filters import FilterBank, stacked
@@ -103,6 +110,24 @@ class Stack(Operator):
             labels.append(part + offset)
             offset = int(labels[-1].max()) + 1
         return np.concatenate(labels)
+
+    def _column_shape(self) -> tuple[int, ...] | None:
+        return agreed_shape([op.column_shape for op in self.parts])
+
+    def _row_places(self) -> np.ndarray | None:
+        places = [op.row_places for op in self.parts]
+        known = [part for part in places if part is not None]
+        return np.concatenate(known) if len(known) == len(places) else None
+
+    def _band_symbols(self, basis: str) -> np.ndarray | None:
+        symbols = [op.band_symbols(basis) for op in self.parts]
+        known = [part for part in symbols if part is not None]
+        agree = len(known) == len(symbols) and len({part.shape[1:] for part in known}) == 1
+        return np.concatenate(known) if agree else None
+
+    def _sparse_matrix(self) -> scipy.sparse.csr_array | None:
+        known = all_sparse(self.parts)
+        return None if known is None else scipy.sparse.csr_array(scipy.sparse.vstack(known, format="csr"))
 
     def _expression(self) -> str:
         return f"vstack([{', '.join(op._expression() for op in self.parts)}])"
@@ -203,6 +228,10 @@ class BlockDiagonal(Operator):
         squares = [op.abs2() for op in self.parts]
         known = [square for square in squares if square is not None]
         return BlockDiagonal(known) if len(known) == len(squares) else None
+
+    def _sparse_matrix(self) -> scipy.sparse.csr_array | None:
+        known = all_sparse(self.parts)
+        return None if known is None else scipy.sparse.csr_array(scipy.sparse.block_diag(known, format="csr"))
 
     def _spectral_norm(self) -> float:
         return max(op.norm for op in self.parts)

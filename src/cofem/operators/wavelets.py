@@ -67,13 +67,13 @@ class Wavelet(Operator):
 
     def __init__(self, shape: Any, wavelet: Any = "db4", level: int | None = None) -> None:
         self.signal_shape = as_shape(shape)
-        self.wavelet = _discrete_wavelet(wavelet)
+        self.wavelet = discrete_wavelet(wavelet)
         self.level = _checked_level(self.signal_shape, self.wavelet, level)
         # Synthesis with the analysis filters reversed is the adjoint of analysis.
         low, high = self.wavelet.dec_lo, self.wavelet.dec_hi
         self._reversed = pywt.Wavelet("reversed", filter_bank=[low, high, low[::-1], high[::-1]])
         length = prod(self.signal_shape)
-        facts = Facts(row_gram=1.0) if _is_orthonormal(low, high) else Facts()
+        facts = Facts(row_gram=1.0) if is_orthonormal(low, high) else Facts()
         super().__init__((length, length), facts=facts)
         n_axes = len(self.signal_shape)
         self._axes = tuple(range(-n_axes, 0))
@@ -124,6 +124,9 @@ class Wavelet(Operator):
 
     def _abs2(self) -> Operator:
         return SquaredWavelet(self)
+
+    def _column_shape(self) -> tuple[int, ...]:
+        return self.signal_shape
 
     def _row_groups(self) -> np.ndarray:
         return np.repeat(np.arange(len(self.bands)), [prod(band.shape) for band in self.bands])
@@ -207,7 +210,8 @@ def _flatten(x: np.ndarray, n_axes: int) -> np.ndarray:
     return x.reshape(*x.shape[:-n_axes], prod(x.shape[-n_axes:]))
 
 
-def _discrete_wavelet(wavelet: Any) -> Any:
+def discrete_wavelet(wavelet: Any) -> Any:
+    """Return a wavelet of PyWavelets, by its name or as it is."""
     if isinstance(wavelet, pywt.Wavelet):
         return wavelet
     if wavelet not in pywt.wavelist(kind="discrete"):
@@ -230,7 +234,7 @@ def _checked_level(shape: tuple[int, ...], wavelet: Any, level: int | None) -> i
     return int(level)
 
 
-def _is_orthonormal(low: list[float], high: list[float]) -> bool:
+def is_orthonormal(low: list[float], high: list[float]) -> bool:
     """Tell whether the shifts of both filters by even numbers are orthonormal, to printed precision.
 
     PyWavelets calls "dmey" orthogonal, but its truncated filters are so only to 2e-3; those tabulated with

@@ -29,6 +29,7 @@ from cofem._arrays import (
 from cofem.linalg.direct import CG_STEPS, is_cheaper
 from cofem.linalg.evidence import LogEvidence, log_determinant, log_evidence
 from cofem.operators import Operator, as_operator
+from cofem.posterior.analysis import AnalysisSolver
 from cofem.posterior.solver import PosteriorSolver, batches, rows_of
 from cofem.posterior.support import find_support
 from cofem.priors.rectified import rectified_draws, rectified_quantile
@@ -75,6 +76,8 @@ class Posterior:
         For ``nonnegative=True``, mean and variance of the Gaussian before the constraint.
     tasks : tuple of Posterior or None
         The posteriors of tasks that were fitted with dictionaries or precisions of their own; see `task`.
+    analysis : Operator or None
+        For ``cofem.fit(..., analysis=B)``, the operator B of shape (M, D); `alpha` then has shape (M,).
 
     Examples
     --------
@@ -96,6 +99,7 @@ class Posterior:
     weights: Array | None = None
     gaussian: tuple[Array, Array] | None = None
     tasks: tuple[Posterior, ...] | None = None
+    analysis: Operator | None = None
 
     @property
     def n_tasks(self) -> int:
@@ -181,6 +185,11 @@ class Posterior:
         return len(self.history["iteration"])
 
     def __repr__(self) -> str:
+        if self.analysis is not None:
+            return (
+                f"Posterior({self.mean.shape[0]} unknowns, sparse in {self.analysis}, method={self.method!r}, "
+                f"{self.n_iter} steps, {self.status.code.value})"
+            )
         return (
             f"Posterior({self.mean.shape[0]} coefficients, {self.support().shape[0]} in the support, "
             f"method={self.method!r}, {self.n_iter} steps, {self.status.code.value})"
@@ -219,6 +228,11 @@ class Posterior:
         >>> post.support().tolist()
         [0]
         """
+        if self.analysis is not None:
+            raise ValueError(
+                "support is that of coefficients; with analysis=B the unknown itself is not sparse. Look at "
+                "B @ post.mean, or at predict(B, return_std=True, include_noise=False)"
+            )
         return find_support(self, _check_level(level))
 
     def credible_interval(self, level: float = 0.95) -> tuple[Array, Array]:
@@ -292,6 +306,11 @@ class Posterior:
         if self.gaussian is not None:
             for count in batches(n):
                 yield rectified_draws(*self.gaussian, count, rng)
+            return
+        if self.analysis is not None:
+            draws = self._analysis_solver("sample").draws
+            for count in batches(n):
+                yield namespace(self.mean).astype(self.mean + draws(count, rng), self.mean.dtype)
             return
         solver, y, xp = self._solver("sample"), self._white_y(), namespace(self.mean)
         solve, spread = solver.for_count(n), 1 / xp.sqrt(solver.alpha)
@@ -395,7 +414,7 @@ class Posterior:
         n_new = new.shape[0]
         solver = None if self.gaussian is not None else self._solver("predict")
         if (
-            solver is not None
+            isinstance(solver, PosteriorSolver)
             and n_new <= DIRECT_ROWS
             and solver.can_factor
             and is_cheaper(solver.phi, n_new)
@@ -448,6 +467,8 @@ class Posterior:
         """
         if self.gaussian is not None or any(t.gaussian for t in self.tasks or ()):
             raise ValueError("log_evidence is not known with nonnegative=True")
+        if self.analysis is not None:
+            raise ValueError("log_evidence is not known with analysis=..., where the prior may be improper")
         _check_count(vectors, "vectors")
         _check_count(steps, "steps")
         generator = np.random.default_rng(rng)
@@ -493,8 +514,17 @@ class Posterior:
             raise ValueError(f"{what} needs the operator; load with cofem.load(path, operator=Phi)")
         return self.operator
 
-    def _solver(self, what: str) -> PosteriorSolver:
+    def _analysis_solver(self, what: str) -> AnalysisSolver:
+        """Return the posterior's systems in analysis form."""
+        if self.analysis is None:
+            raise ValueError(f"{what} needs the analysis operator; load with cofem.load(path, analysis=B)")
+        operator, noise_var = self._need_operator(what), self.noise_std**2
+        return AnalysisSolver.of(operator, self.analysis, self.alpha, noise_var, self.weights)
+
+    def _solver(self, what: str) -> PosteriorSolver | AnalysisSolver:
         """Return the posterior's systems; `what` needs them."""
+        if self.alpha.shape[0] != self.mean.shape[0] or self.analysis is not None:
+            return self._analysis_solver(what)
         return PosteriorSolver.of(self._need_operator(what), self.alpha, self.noise_std**2, self.weights)
 
     def _white_y(self) -> Array:

@@ -1,13 +1,23 @@
 """Priors: who shares a precision, and how precisions follow from second moments. One file each."""
 
-from cofem.priors.base import Independent, Prior
+from cofem.priors.base import Independent, Prior, RowLayout
 from cofem.priors.block import Block
 from cofem.priors.multitask import MultiTask
+from cofem.priors.neighbours import Neighbours
 from cofem.priors.pattern import PatternCoupled
 
 #: The priors by name.
 PRIORS: dict[str, type[Prior]] = {
-    prior.name: prior for prior in (Independent, MultiTask, Block, PatternCoupled)
+    prior.name: prior for prior in (Independent, MultiTask, Block, PatternCoupled, Neighbours)
 }
 
-__all__ = ["PRIORS", "Block", "Independent", "MultiTask", "PatternCoupled", "Prior"]
+__all__ = [
+    "PRIORS",
+    "Block",
+    "Independent",
+    "MultiTask",
+    "Neighbours",
+    "PatternCoupled",
+    "Prior",
+    "RowLayout",
+]

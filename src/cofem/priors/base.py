@@ -4,9 +4,29 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
+
+import numpy as np
 
 from cofem._arrays import Array, library, namespace, number_like, place, reciprocal
+
+
+class RowLayout(NamedTuple):
+    """Which band and place each of M coefficients belongs to, as the rows of an analysis operator do.
+
+    Attributes
+    ----------
+    bands : ndarray of int, shape (M,)
+        Numbers of the bands, from 0.
+    places : ndarray of int, shape (M,) or None
+        Places in C order; None if there are none.
+    shape : tuple of int or None
+        Shape of the array of places.
+    """
+
+    bands: np.ndarray
+    places: np.ndarray | None
+    shape: tuple[int, ...] | None
 
 
 @dataclass(frozen=True)
@@ -68,6 +88,18 @@ class Prior(ABC):
                 f"the {type(self).__name__} prior works on arrays of {' and '.join(self.libraries)} only, "
                 f"but y or Phi is {place(y)}"
             )
+
+    def for_rows(self, layout: RowLayout) -> Prior:
+        """Return the prior for the rows of an analysis operator; by default it needs to know nothing of them.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem import Independent
+        >>> Independent().for_rows(RowLayout(np.zeros(3, int), np.arange(3), (3,)))
+        Independent()
+        """
+        return self
 
     @abstractmethod
     def precisions(self, second_moment: Array, cap: float) -> Array:

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from cofem._arrays import Array, average, in_precision, inner, on_device_of, size, squared_modulus, take
+from cofem._arrays import Array, average, in_precision, inner, on_device_of, size, squared_modulus
 from cofem.inference.base import Method
 from cofem.inference.loop import Stage
 from cofem.inference.noise.rules import FromEvidence, FromHeldOut, NoiseRule
@@ -206,22 +206,11 @@ class HeldOutParts:
 
 def split(problem: Problem, held_out: np.ndarray, start: float) -> tuple[Problem, FromHeldOut]:
     """Return the problem without some rows, its noise at `start` times the data, and the rule that judges."""
-    rest = np.setdiff1d(np.arange(problem.n_rows), held_out)
-    power = average(squared_modulus(problem.y))
-    seen = Problem(
-        problem.phi.take_rows(rest),
-        take(problem.y, rest, axis=-1),
-        start * power or 1.0,
-        problem.units,
-        problem.prior,
-        problem.nonnegative,
-    )
-    unseen = problem.phi.operator.take_rows(held_out)
+    seen, unseen, y = problem.split(held_out, start * average(squared_modulus(problem.y)) or 1.0)
     energy = unseen.column_norms() ** 2
     energy = on_device_of(problem.y, energy) if isinstance(energy, np.ndarray) else energy
     energy = in_precision(energy, problem.real_dtype.name)
-    local = problem.phi.circulant_gram() is not None
-    return seen, FromHeldOut(unseen, take(problem.y, held_out, axis=-1), energy, local)
+    return seen, FromHeldOut(unseen, y, energy, problem.phi.circulant_gram() is not None)
 
 
 @dataclass(frozen=True)

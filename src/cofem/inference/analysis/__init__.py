@@ -1,0 +1,1 @@
+"""Fits in analysis form: the unknown is an array, and what an operator makes of it is sparse."""

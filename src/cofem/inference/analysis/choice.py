@@ -1,0 +1,209 @@
+"""Which analysis operator, how far neighbours share precisions, and how large the noise is.
+
+All three are judged by data that are held out: the candidate under which they are most likely is taken.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cofem._arrays import as_shape, average, squared_modulus
+from cofem.inference.analysis.method import AnalysisEM
+from cofem.inference.analysis.prediction import FromPredictions
+from cofem.inference.analysis.problem import AnalysisProblem
+from cofem.inference.loop import Stage
+from cofem.inference.noise.learning import HeldOutParts, Plan
+from cofem.inference.problem import Problem
+from cofem.inference.stages import Runner
+from cofem.operators import Gradient, Operator, as_operator, vstack
+from cofem.priors import Independent, Neighbours, Prior
+from cofem.status import StatusCode
+
+#: Steps of the fits that candidates are judged by.
+JUDGED_AFTER = 10
+#: Where the noise starts, in variance relative to the data.
+START = 1e-3
+
+
+class Candidate(NamedTuple):
+    """An analysis operator, who shares precisions among its rows, and both in words."""
+
+    operator: Operator
+    prior: Prior
+    label: str
+
+
+class Chosen(NamedTuple):
+    """What the held-out data chose.
+
+    Attributes
+    ----------
+    problem : AnalysisProblem
+        The problem in analysis form, with all data and the noise that was found.
+    alpha_init : array of shape (M,) or None
+        Precisions to start from, in the user's units.
+    notes : tuple of str
+        What was chosen and why.
+    steps : int
+        Steps that led to `alpha_init`.
+    stopped : bool
+        Whether a callback stopped it.
+    fault : str
+        What went wrong.
+    """
+
+    problem: AnalysisProblem
+    alpha_init: Any = None
+    notes: tuple[str, ...] = ()
+    stopped: bool = False
+    fault: str = ""
+    steps: int = 0
+
+
+def candidates(analysis: Any, prior: Prior | None, phi: Operator) -> list[Candidate]:
+    """Return what is to be judged: one candidate where the user named the operator, several for a shape.
+
+    Parameters
+    ----------
+    analysis : Operator, matrix, shape or "auto"
+        As for `cofem.fit`.
+    prior : Prior or None
+        The user's; None to have it chosen with the operator.
+    phi : Operator
+        Phi, whose `column_shape` counts for "auto".
+    """
+    shape = _shape_of(analysis, phi)
+    if shape is None:
+        operator = as_operator(analysis)
+        if operator.shape[1] != phi.shape[1]:
+            raise ValueError(
+                f"analysis must have {phi.shape[1]} columns, as many as Phi, got shape {operator.shape}"
+            )
+        return [Candidate(operator, prior or Independent(), "")]
+    if int(np.prod(shape)) != phi.shape[1]:
+        raise ValueError(f"analysis as a shape must hold {phi.shape[1]} places, as many as Phi, got {shape}")
+    first = Gradient(shape)
+    operators = {"first differences": first}
+    if max(shape) > 2:
+        operators["first and second differences"] = vstack([first, Gradient(shape, order=2)])
+    if prior is not None:
+        return [
+            Candidate(op, prior, f"{name}, with the prior that was given") for name, op in operators.items()
+        ]
+    shared = {
+        "precisions shared by neighbours": Neighbours(3),
+        "precisions shared by all differences at a place": Neighbours(1, bands="together"),
+    }
+    return [
+        Candidate(op, who, f"{name}, {how}") for name, op in operators.items() for how, who in shared.items()
+    ]
+
+
+def _shape_of(analysis: Any, phi: Operator) -> tuple[int, ...] | None:
+    if isinstance(analysis, str):
+        if analysis != "auto":
+            raise ValueError(f"analysis must be an operator, a shape or 'auto', got {analysis!r}")
+        if phi.column_shape is None:
+            raise ValueError(
+                "analysis='auto' needs to know the shape of the unknown, which Phi does not tell; give the "
+                "shape itself, such as analysis=(512, 512)"
+            )
+        return phi.column_shape
+    if isinstance(analysis, int | np.integer) and not isinstance(analysis, bool):
+        return as_shape(analysis, "analysis")
+    if isinstance(analysis, tuple) and all(isinstance(n, int | np.integer) for n in analysis):
+        return as_shape(analysis, "analysis")
+    return None
+
+
+def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner) -> Chosen:
+    """Fit what is left of the data under each candidate, and take the one that predicts the rest best.
+
+    The noise is found on the way, unless it is known.
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem; its noise is NaN if it is to be learned.
+    given : list of Candidate
+        What is judged.
+    plan : Plan
+        The fit that follows.
+    runner : Runner
+        Runs the stages.
+    """
+    known = np.isfinite(problem.noise_var)
+    if known and len(given) == 1:
+        return Chosen(AnalysisProblem.of(problem, given[0].operator, given[0].prior))
+    if problem.n_rows < 2:
+        raise ValueError("noise_std cannot be learned from a single datum; give noise_std")
+    parts = HeldOutParts().parts(problem.n_rows, runner.rng)
+    power = average(squared_modulus(problem.y)) or 1.0
+    found: list[_Judged] = []
+    for number, candidate in enumerate(given, 1):
+        whole = AnalysisProblem.of(problem, candidate.operator, candidate.prior)
+        judged = _Judged(whole, [], [], None)
+        for part, rows in enumerate(parts, 1):
+            start = problem.noise_var if known else (judged.noise[-1] if judged.noise else START * power)
+            seen, unseen, y = whole.split(rows, start)
+            rule = FromPredictions(unseen, y)
+            name = f"{plan.task}/choice/{number}/{part}"
+            title = "noise" if len(given) == 1 else f"choice {number}/{len(given)}"
+            steps = JUDGED_AFTER if len(given) > 1 else plan.method.default_max_iter
+            stage = Stage(name, title, plan.alpha_init, steps, noise=None if known else rule, kept=True)
+            outcome = runner.run(seen, plan.method, stage)
+            if outcome.status.code is StatusCode.FAILED:
+                return _broken(judged, outcome.problem.noise_var, fault=outcome.status.message)
+            judged.noise.append(outcome.problem.noise_var)
+            judged.density.append(rule.log_density(outcome.problem, outcome.state))
+            judged = judged._replace(alpha=outcome.state.alpha, steps=outcome.state.carry.steps)
+            if outcome.status.code is StatusCode.STOPPED:
+                return _broken(judged, outcome.problem.noise_var, stopped=True)
+        found.append(judged)
+    means = [float(np.mean(judged.density)) for judged in found]
+    best = int(np.argmax(means))
+    chosen = found[best]
+    notes = []
+    count = sum(rows.size for rows in parts)
+    if len(given) > 1:
+        others = ", ".join(
+            f"{given[i].label} {means[i] - means[best]:.3g}" for i in range(len(given)) if i != best
+        )
+        notes.append(
+            f"analysis: {given[best].label}, chosen by the log density of {count} data held out (the others, "
+            f"in nats a datum: {others})"
+        )
+    noise_var = float(np.median(chosen.noise))
+    if not known:
+        turns = "" if len(parts) == 1 else f", {len(parts)} parts in turn"
+        notes.append(f"the noise was learned from predictions of {count} data held out{turns}")
+    assert chosen.alpha is not None
+    alpha = problem.units.apply(chosen.alpha, -2)
+    return Chosen(chosen.problem.with_noise(noise_var), alpha, tuple(notes), steps=chosen.steps)
+
+
+class _Judged(NamedTuple):
+    """A candidate, and what each part of the data said."""
+
+    problem: AnalysisProblem
+    noise: list[float]
+    density: list[float]
+    alpha: Any
+    steps: int = 0
+
+
+def _broken(judged: _Judged, noise_var: float, *, fault: str = "", stopped: bool = False) -> Chosen:
+    return Chosen(judged.problem.with_noise(noise_var), None, (), stopped, fault)
+
+
+def check_analysis_method(method: Any) -> AnalysisEM:
+    """Return the method of a fit in analysis form."""
+    if isinstance(method, str) and method in ("auto", AnalysisEM.name):
+        return AnalysisEM()
+    if isinstance(method, AnalysisEM):
+        return method
+    raise ValueError(
+        f"method must be 'auto' or a cofem.AnalysisEM object for fits with analysis=..., got {method!r}"
+    )

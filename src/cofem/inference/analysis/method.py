@@ -1,0 +1,279 @@
+"""EM in analysis form: ``alpha_i = nu_i / E |(B u)_i|^2``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from cofem._arrays import Array, as_rows, namespace, squared_modulus, to_numpy
+from cofem._packing import packable
+from cofem.inference.analysis.problem import AnalysisProblem
+from cofem.inference.base import Info, Method, State
+from cofem.inference.em import as_mean, data_columns
+from cofem.inference.problem import Problem
+from cofem.linalg.analysis import AnalysisSystem
+from cofem.linalg.analysis.exact import exact_moments
+from cofem.linalg.build import right_hand_sides_at_once
+from cofem.linalg.cg import CGResult
+from cofem.status import StatusCode
+
+#: Unknowns, and entries of B, up to which the E-step is exact.
+EXACT_SIDE, EXACT_ENTRIES = 512, 2**21
+#: Steps of full length; later ones are shorter, so that the noise of the draws averages out.
+FULL_STEPS = 8
+#: Largest factor by which an update is lengthened.
+LONGEST = 30.0
+#: Share of a new estimate in the variances of predictions.
+NEW_SHARE = 0.3
+
+
+@packable("analysis")
+class Carry(NamedTuple):
+    """What one E-step hands to the next."""
+
+    #: ``E |(B u)_i|^2``, averaged over tasks, shape (M,).
+    moment: Array
+    #: Steps done.
+    steps: int = 1
+    #: Variances of the predictions of data that are held out, shape (H,); None if there are none.
+    predicted: Array | None = None
+
+
+class _Moments(NamedTuple):
+    mean: Array
+    variance: Array
+    row_variance: Array
+    predicted: Array | None
+    info: Info
+
+
+@dataclass(frozen=True)
+class AnalysisEM(Method):
+    r"""EM for ``cofem.fit(Phi, y, analysis=B)``: u is the unknown, and ``B u`` is sparse.
+
+    The posterior's precision is :math:`A = \beta\Phi^H\Phi + B^H\mathrm{diag}(\alpha)B`. The mean, and a few
+    draws for the variances of the rows of B, are solved for by conjugate gradients; up to 512 unknowns all
+    is exact. A redundant B has fewer degrees of freedom than rows, so that the update is
+    :math:`\alpha_i = \nu_i / E|(Bu)_i|^2`; see `cofem.linalg.analysis.Rows.freedom`.
+
+    Parameters
+    ----------
+    draws : int
+        Draws from the posterior in each step.
+    final_draws : int
+        Draws that the variances of the result come from.
+    relaxation : float
+        How far steps go along an update of ``log alpha``; 1 is plain EM.
+    cg_tol, draw_tol : float
+        Errors of the mean, relative to what the noise causes, and of a draw.
+    cg_iterations : int
+        Most CG steps in one solve.
+    exact : bool or None
+        Whether the E-step is exact; by default if the problem is small.
+    steps_before : int
+        Steps that led to `alpha_init`: steps get shorter from the eighth on, so that the noise of the draws
+        averages out.
+
+    Examples
+    --------
+    >>> import numpy as np, cofem
+    >>> from cofem.operators import Gradient, Mask
+    >>> rng = np.random.default_rng(0)
+    >>> u = np.repeat([0.0, 2.0, 1.0], 40)
+    >>> seen = rng.random(120) < 0.5
+    >>> y = u[seen] + 0.1 * rng.standard_normal(seen.sum())
+    >>> post = cofem.fit(Mask(seen), y, noise_std=0.1, analysis=Gradient(120))
+    >>> bool(np.abs(post.mean - u).mean() < 0.1), post.method
+    (True, 'analysis')
+    """
+
+    draws: int = 2
+    final_draws: int = 32
+    relaxation: float = 1.7
+    cg_tol: float = 0.05
+    draw_tol: float = 0.1
+    cg_iterations: int = 400
+    exact: bool | None = None
+    steps_before: int = 0
+
+    name: ClassVar[str] = "analysis"
+    any_array: ClassVar[bool] = True
+    default_max_iter: ClassVar[int] = 60
+    #: The variance of predictions is no part of the stop rule: it stays above the noise where nothing is seen.
+    noise_tol: ClassVar[float] = 0.0
+
+    def __post_init__(self) -> None:
+        for field in ("draws", "final_draws", "cg_iterations"):
+            value = getattr(self, field)
+            if int(value) != value or value < 1:
+                raise ValueError(f"{field} must be a positive integer, got {value!r}")
+        if not 0 < self.relaxation < 2:
+            raise ValueError(f"relaxation must be between 0 and 2, got {self.relaxation!r}")
+
+    def share_of_noise(self, state: State) -> float:
+        """Return how far the mean may move in a last step, in units of the noise."""
+        return 0.05
+
+    @property
+    def free_of_units(self) -> bool:
+        """Columns are left as they are: rows of B tie them to each other."""
+        return False
+
+    def refusal(self, problem: Problem) -> Exception | None:
+        """Return why this method cannot work on a problem."""
+        if not isinstance(problem, AnalysisProblem):
+            return ValueError("method='analysis' is for fits with analysis=B")
+        return super().refusal(problem)
+
+    def init(self, problem: Problem, alpha: Array, rng: np.random.Generator) -> tuple[State, Info]:
+        """Take the moments at the first precisions."""
+        assert isinstance(problem, AnalysisProblem)
+        found = self._moments(problem, alpha, None, rng)
+        if found.info.end is StatusCode.FAILED:
+            return State(alpha, found.mean, found.variance), found.info
+        moment = _row_power(problem, found.mean) + found.row_variance
+        return State(
+            alpha, found.mean, found.variance, Carry(moment, 1 + self.steps_before, found.predicted)
+        ), found.info
+
+    def step(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
+        """Update the precisions, then take the moments at them."""
+        assert isinstance(problem, AnalysisProblem)
+        carry: Carry = state.carry
+        alpha = self._update(problem, state)
+        found = self._moments(problem, alpha, state, rng)
+        if found.info.end is StatusCode.FAILED:
+            return state, found.info
+        predicted = found.predicted
+        if predicted is not None and carry.predicted is not None and not self.is_exact(problem):
+            predicted = NEW_SHARE * predicted + (1 - NEW_SHARE) * carry.predicted
+        moment = _row_power(problem, found.mean) + found.row_variance
+        carry = Carry(moment, carry.steps + 1, predicted)
+        return State(alpha, found.mean, found.variance, carry), found.info
+
+    def finish(
+        self, problem: Problem, state: State, ended: StatusCode, rng: np.random.Generator
+    ) -> tuple[State, Info]:
+        """Solve for the mean once more, and draw often enough for the variances."""
+        assert isinstance(problem, AnalysisProblem)
+        if self.is_exact(problem) or problem.held_out is not None:
+            return state, Info()
+        fine = replace(self, draws=self.final_draws, cg_tol=0.4 * self.cg_tol)
+        found = fine._moments(problem, state.alpha, state, rng)
+        if found.info.end is StatusCode.FAILED:
+            return state, Info(trouble=found.info.message)
+        trouble = found.info.trouble
+        info = Info(trouble=trouble)
+        if trouble and ended is StatusCode.CONVERGED:
+            info = Info(trouble=trouble, end=StatusCode.MAX_ITER, message=f"the last mean: {trouble}")
+        return replace(state, mean=found.mean, variance=found.variance), info
+
+    def is_exact(self, problem: AnalysisProblem) -> bool:
+        """Tell whether the E-step is exact."""
+        if self.exact is not None or not isinstance(problem.y, np.ndarray):
+            return bool(self.exact)
+        d, m = problem.n_columns, problem.rows.n_rows
+        return d <= EXACT_SIDE and d * max(m, problem.n_rows) <= EXACT_ENTRIES
+
+    def _update(self, problem: AnalysisProblem, state: State) -> Array:
+        """M-step, lengthened."""
+        prior, alpha = problem.prior, state.alpha
+        freedom = problem.rows.freedom(alpha)
+        image = prior.precisions(state.carry.moment, problem.alpha_cap)
+        image = image / prior.precisions(freedom, np.inf)
+        xp = namespace(image)
+        change = xp.log(image) - xp.log(alpha)
+        longest = float(np.log(LONGEST))
+        length = self.relaxation
+        if not self.is_exact(problem):
+            length *= min(1.0, FULL_STEPS / state.carry.steps)
+        image = image * xp.exp((length - 1) * xp.clip(change, -longest, longest))
+        return xp.minimum(image, xp.asarray(problem.alpha_cap, dtype=image.dtype))
+
+    def _moments(
+        self, problem: AnalysisProblem, alpha: Array, before: State | None, rng: np.random.Generator
+    ) -> _Moments:
+        if self.is_exact(problem):
+            return _exact(problem, alpha)
+        phi, rows = problem.phi, problem.rows
+        at_once = max(1, right_hand_sides_at_once(phi) * problem.n_columns // rows.n_rows)
+        system = AnalysisSystem(phi, rows, alpha, problem.noise_var, at_once)
+        ready = system.preconditioner()
+        guess = None if before is None else namespace(before.mean).asarray(as_rows(before.mean), copy=True)
+        limit: dict[str, Any] = {"max_iter": self.cg_iterations, "preconditioner": ready}
+        right = system.of_data(as_rows(problem.y))
+        solved = system.solve(right, tol=self.cg_tol, reference=problem.n_rows, guess=guess, **limit)
+        accounts, mean = [solved], solved.x
+        xp = namespace(mean)
+        variance = row_variance = predicted = None
+        for start in range(0, self.draws, at_once):
+            count = min(at_once, self.draws - start)
+            right = system.of_draws(count, rng)
+            drawn = system.solve(right, tol=self.draw_tol, reference=problem.n_columns, **limit)
+            accounts.append(drawn)
+            # One after the other, to save memory.
+            for i in range(count):
+                variance = _added(variance, squared_modulus(drawn.x[i, :]))
+                row_variance = _added(row_variance, squared_modulus(rows.operator.forward(drawn.x[i, :])))
+                if problem.held_out is not None:
+                    spread = squared_modulus(problem.held_out.forward(drawn.x[i, :]))
+                    predicted = _added(predicted, spread)
+        assert variance is not None
+        assert row_variance is not None
+        info = _account(accounts)
+        mean = xp.reshape(mean, (*problem.y.shape[:-1], -1))
+        scale = 1 / self.draws
+        variance *= scale
+        row_variance *= scale
+        return _Moments(mean, variance, row_variance, None if predicted is None else predicted * scale, info)
+
+
+def _added(total: Array | None, addend: Array) -> Array:
+    if total is None:
+        return addend
+    total += addend
+    return total
+
+
+def _row_power(problem: AnalysisProblem, mean: Array) -> Array:
+    """Return ``|B mean|^2``, averaged over tasks, shape (M,)."""
+    power = squared_modulus(problem.rows.operator.forward(mean))
+    return power if power.ndim == 1 else namespace(power).mean(power, axis=0)
+
+
+def _exact(problem: AnalysisProblem, alpha: Array) -> _Moments:
+    found = exact_moments(
+        problem.phi.matrix,
+        problem.rows.matrix,
+        alpha.astype(np.float64),
+        problem.noise_var,
+        data_columns(problem),
+    )
+    predicted = None
+    if problem.held_out is not None:
+        predicted = found.variance_of(to_numpy(problem.held_out.to_dense()))
+    real = problem.real_dtype
+    return _Moments(
+        as_mean(found.mean, problem),
+        found.variance.astype(real),
+        found.row_variance.astype(real),
+        predicted,
+        Info(),
+    )
+
+
+def _account(accounts: list[CGResult]) -> Info:
+    """Sum up how the solves went."""
+    iterations = max(int(account.iterations.max()) for account in accounts)
+    if any(account.broken.any() for account in accounts):
+        why = (
+            "conjugate gradients broke down, because an operator gave values that are not finite or is not "
+            "the adjoint it claims, or the data do not determine the unknown where analysis gives no rows"
+        )
+        return Info(end=StatusCode.FAILED, message=why)
+    trouble = ""
+    if not all(account.converged.all() for account in accounts):
+        trouble = "conjugate gradients ran out of steps; raise AnalysisEM(cg_iterations=...)"
+    return Info(cg_iterations=iterations, trouble=trouble)

@@ -1,0 +1,165 @@
+"""The operator B of ``B u``, and what a fit wants to know about its rows."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from cofem._arrays import Array, in_precision, namespace, on_device_of, precision_of, to_numpy
+from cofem.linalg.analysis.exact import exact_freedom
+from cofem.operators import Operator
+
+#: Entries of B up to which its degrees of freedom are computed exactly.
+SMALL_ENTRIES = 2**18
+#: Vectors that the diagonal of ``B^H diag(alpha) B`` is estimated from where entries are not to be had.
+PROBES = 16
+
+
+class Rows:
+    """B, shape (M, D), with its bands, the places of its rows and what both say about precisions.
+
+    Parameters
+    ----------
+    operator : Operator
+        B.
+    like : array
+        Any array of the precision, library and device of the unknown.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cofem.operators import Gradient
+    >>> rows = Rows(Gradient((4, 4)), like=np.zeros(1))
+    >>> rows.n_rows, rows.n_bands, rows.grid
+    (24, 2, (4, 4))
+    >>> rows.diagonal(np.ones(24)).reshape(4, 4)[0].tolist()
+    [2.0, 3.0, 3.0, 2.0]
+    """
+
+    def __init__(self, operator: Operator, like: Array) -> None:
+        self.operator = operator.astype(precision_of(like))
+        self.like = like
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows M."""
+        return self.operator.shape[0]
+
+    @cached_property
+    def bands(self) -> np.ndarray:
+        """Which band each row belongs to, numbered from 0, shape (M,)."""
+        labels = self.operator.row_groups
+        return np.zeros(self.n_rows, dtype=np.intp) if labels is None else np.asarray(labels, dtype=np.intp)
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """How many rows each band has."""
+        return np.bincount(self.bands)
+
+    @property
+    def n_bands(self) -> int:
+        """Number of bands."""
+        return self.sizes.size
+
+    @cached_property
+    def symbols(self) -> np.ndarray | None:
+        """What each band makes of the energy of cosine waves, shape (number of bands, *grid)."""
+        found = self.operator.band_symbols("cosine")
+        return None if found is None else found.astype(np.float32)
+
+    @property
+    def grid(self) -> tuple[int, ...] | None:
+        """Shape of the array of places, where there is one."""
+        return None if self.symbols is None else self.symbols.shape[1:]
+
+    @cached_property
+    def energies(self) -> np.ndarray:
+        """Mean squared norm of the rows of each band."""
+        if self.symbols is not None:
+            return self.symbols.reshape(self.n_bands, -1).mean(axis=1, dtype=np.float64)
+        norms = to_numpy(self.operator.H.column_norms()).astype(np.float64)
+        return np.bincount(self.bands, weights=norms**2) / self.sizes
+
+    def for_each(self, numbers: np.ndarray) -> Array:
+        """Give each row the number of its band, shape (M,), where the unknown is."""
+        values = np.asarray(numbers, dtype=precision_of(self.like))[self.bands]
+        return on_device_of(self.like, values)
+
+    def band_means(self, alpha: Array) -> np.ndarray:
+        """Return the geometric mean of the precisions in each band.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import Gradient
+        >>> Rows(Gradient(5), like=np.zeros(1)).band_means(np.array([1.0, 4.0, 1.0, 4.0])).tolist()
+        [2.0]
+        """
+        logarithms = to_numpy(namespace(alpha).log(alpha))
+        return np.exp(np.bincount(self.bands, weights=logarithms) / self.sizes)
+
+    def diagonal(self, alpha: Array) -> Array:
+        """Return the diagonal of ``B^H diag(alpha) B``, shape (D,): exact, or as far as it is to be had."""
+        squares = self._squares
+        if squares is not None:
+            return in_precision(squares.adjoint(alpha), precision_of(alpha))
+        places = self.operator.row_places
+        if places is not None:
+            weights = to_numpy(alpha).astype(np.float64) * self.energies[self.bands]
+            found = np.bincount(places, weights=weights, minlength=self.operator.shape[1])
+            return on_device_of(alpha, found.astype(precision_of(alpha)))
+        # Squared entries of B^H sqrt(alpha) p, for signs p, have the diagonal as their mean.
+        xp = namespace(alpha)
+        signs = np.random.default_rng(0).choice([-1.0, 1.0], (PROBES, self.n_rows))
+        probes = on_device_of(alpha, signs.astype(precision_of(alpha))) * xp.sqrt(alpha)
+        found = xp.mean(xp.abs(self.operator.adjoint(probes)) ** 2, axis=0)
+        return found + 1e-3 * float(xp.mean(found))
+
+    @cached_property
+    def _squares(self) -> Operator | None:
+        return self.operator.abs2()
+
+    def freedom(self, alpha: Array) -> Array:
+        r"""Return how many degrees of freedom each row stands for, shape (M,).
+
+        .. math:: \nu_i = \alpha_i [B (B^H \mathrm{diag}(\alpha) B)^+ B^H]_{ii}
+
+        is between 0 and 1 and sums to the rank of B: 1 for each row of an invertible B, less in a redundant
+        one. Exact for small B; with bands of a stationary process where waves are known; else the same for
+        every row.
+
+        Examples
+        --------
+        First and second differences of 8 samples have rank 7:
+
+        >>> import numpy as np
+        >>> from cofem.operators import Gradient, vstack
+        >>> B = vstack([Gradient(8), Gradient(8, order=2)])
+        >>> rows = Rows(B, like=np.zeros(1))
+        >>> nu = rows.freedom(np.ones(13))
+        >>> round(float(nu.sum()), 6), bool((nu > 0).all() and (nu <= 1).all())
+        (7.0, True)
+        """
+        n, d = self.operator.shape
+        if n * d <= SMALL_ENTRIES and isinstance(alpha, np.ndarray):
+            return exact_freedom(self.matrix, alpha)
+        symbols = self.symbols
+        if symbols is None:
+            return self.for_each(np.full(self.n_bands, min(1.0, d / n)))
+        return self.for_each(self.stationary_freedom(alpha))
+
+    def stationary_freedom(self, alpha: Array) -> np.ndarray:
+        """Return the degrees of freedom of a row of each band, if alpha were constant in each band."""
+        symbols, means = self.symbols, self.band_means(alpha)
+        assert symbols is not None
+        shares = np.tensordot(means / means.max(), symbols, 1)
+        inverse = 1 / np.maximum(shares, 1e-12 * float(shares.max()))
+        parts = [float(np.vdot(symbol, inverse)) for symbol in symbols]
+        return np.minimum(np.array(parts) * (means / means.max()) / self.sizes, 1.0)
+
+    @cached_property
+    def matrix(self) -> np.ndarray:
+        """All entries, shape (M, D), in double precision; for small B."""
+        matrix = to_numpy(self.operator.to_dense())
+        return np.asarray(matrix, dtype=np.complex128 if np.iscomplexobj(matrix) else np.float64)

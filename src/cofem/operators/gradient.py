@@ -1,0 +1,270 @@
+"""Finite differences of arrays: what is sparse in pictures, volumes and signals with jumps or bends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from itertools import combinations
+from math import prod, sqrt
+from typing import Any, NamedTuple
+
+import array_api_compat
+import numpy as np
+import scipy.sparse
+
+from cofem._arrays import Array, as_shape, namespace, squared_modulus
+from cofem.operators.base import Operator
+from cofem.operators.circulant import CirculantGram
+from cofem.operators.symbols import angles, outer
+
+Stencil = tuple[float, ...]
+
+_BOUNDARIES = ("free", "periodic")
+_FIRST: Stencil = (-1.0, 1.0)
+_SECOND: Stencil = (1.0, -2.0, 1.0)
+_MIXED: Stencil = (-sqrt(2), sqrt(2))
+
+
+class Band(NamedTuple):
+    """One kind of difference: a stencil for each axis that it goes along, and where its rows are."""
+
+    stencils: dict[int, Stencil]
+    shape: tuple[int, ...]
+    start: int
+
+    @property
+    def stop(self) -> int:
+        """Where the next band starts."""
+        return self.start + prod(self.shape)
+
+
+class Stencils(Operator):
+    """Correlations of an array with small separable stencils, stacked.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Shape of the array that vectors flatten in C order.
+    bands : sequence of dict
+        Stencils by axis, for each band. The origin of a stencil of two is its first entry, of one of three
+        its second.
+    boundary : {"free", "periodic"}
+        Whether only places count where the whole stencil is inside, or the array repeats.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> Stencils((4,), [{0: (1.0, 1.0)}], "free") @ np.arange(4.0)
+    array([1., 3., 5.])
+    """
+
+    def __init__(self, shape: tuple[int, ...], bands: Sequence[dict[int, Stencil]], boundary: str) -> None:
+        self.signal_shape = shape
+        self.boundary = boundary
+        self._bands: list[Band] = []
+        start = 0
+        for stencils in bands:
+            lengths = list(shape)
+            if boundary == "free":
+                for axis, stencil in stencils.items():
+                    lengths[axis] += 1 - len(stencil)
+            if min(lengths) > 0:
+                self._bands.append(Band(stencils, tuple(lengths), start))
+                start = self._bands[-1].stop
+        super().__init__((start, prod(shape)))
+
+    def _forward(self, x: Array) -> Array:
+        xp, batch = namespace(x), x.shape[:-1]
+        arrays = xp.reshape(x, (*batch, *self.signal_shape))
+        # Written as they come, so that the differences are not in memory twice.
+        out = xp.empty((*batch, self.shape[0]), dtype=x.dtype, device=array_api_compat.device(x))
+        for band in self._bands:
+            piece = arrays
+            for axis, stencil in band.stencils.items():
+                piece = self._correlate(piece, stencil, axis)
+            out[..., band.start : band.stop] = xp.reshape(piece, (*batch, prod(band.shape)))
+        return out
+
+    def _adjoint(self, y: Array) -> Array:
+        xp, batch = namespace(y), y.shape[:-1]
+        device = array_api_compat.device(y)
+        total = xp.zeros((*batch, *self.signal_shape), dtype=y.dtype, device=device)
+        for band in self._bands:
+            piece = xp.reshape(y[..., band.start : band.stop], (*batch, *band.shape))
+            *inner, last = reversed(band.stencils.items())
+            for axis, stencil in inner:
+                lengths = list(piece.shape)
+                lengths[axis - len(self.signal_shape)] = self.signal_shape[axis]
+                spread = xp.zeros(tuple(lengths), dtype=y.dtype, device=device)
+                self._spread(piece, stencil, axis, spread)
+                piece = spread
+            self._spread(piece, last[1], last[0], total)
+        return xp.reshape(total, (*batch, self.shape[1]))
+
+    def _part(self, start: int, length: int, axis: int) -> tuple[Any, ...]:
+        """Return the index of ``length`` places along an axis."""
+        return (..., slice(start, start + length), *(slice(None),) * (len(self.signal_shape) - 1 - axis))
+
+    def _correlate(self, x: Array, stencil: Stencil, axis: int) -> Array:
+        """Return the sum of shifted copies, each times its number."""
+        n, along = self.signal_shape[axis], axis - len(self.signal_shape)
+        if self.boundary == "free":
+            parts = [x[self._part(k, n + 1 - len(stencil), axis)] for k in range(len(stencil))]
+        else:
+            parts = [rolled(x, _origin(stencil) - k, along) for k in range(len(stencil))]
+        if stencil == _FIRST:  # half the passes over memory
+            return parts[1] - parts[0]
+        total = stencil[0] * parts[0]
+        for number, part in zip(stencil[1:], parts[1:], strict=True):
+            total += number * part
+        return total
+
+    def _spread(self, y: Array, stencil: Stencil, axis: int, out: Array) -> None:
+        """Add the transpose of `_correlate` to `out`."""
+        n, along = self.signal_shape[axis], axis - len(self.signal_shape)
+        for k, number in enumerate(stencil):
+            if self.boundary == "free":
+                part, piece = self._part(k, n + 1 - len(stencil), axis), y
+            else:
+                part, piece = (...,), rolled(y, k - _origin(stencil), along)
+            if number == 1:
+                out[part] += piece
+            elif number == -1:
+                out[part] -= piece
+            else:
+                out[part] += number * piece
+
+    def _column_shape(self) -> tuple[int, ...]:
+        return self.signal_shape
+
+    def _row_groups(self) -> np.ndarray:
+        return np.repeat(np.arange(len(self._bands)), [prod(band.shape) for band in self._bands])
+
+    def _row_places(self) -> np.ndarray:
+        places = np.arange(self.shape[1]).reshape(self.signal_shape)
+        found = []
+        for band in self._bands:
+            origins = [_origin(band.stencils.get(axis, (1.0,))) for axis in range(places.ndim)]
+            if self.boundary == "periodic":
+                origins = [0] * places.ndim
+            inside = (slice(first, first + n) for first, n in zip(origins, band.shape, strict=True))
+            found.append(places[tuple(inside)].ravel())
+        return np.concatenate(found)
+
+    def _band_symbols(self, basis: str) -> np.ndarray:
+        at = angles(self.signal_shape, basis)
+        symbols = []
+        for band in self._bands:
+            factors = [np.ones(n) for n in self.signal_shape]
+            for axis, stencil in band.stencils.items():
+                waves = (c * np.exp(1j * k * at[axis]) for k, c in enumerate(stencil))
+                factors[axis] = squared_modulus(sum(waves))
+            symbols.append(outer(factors))
+        return np.stack(symbols)
+
+    def _sparse_matrix(self) -> scipy.sparse.csr_array:
+        blocks = []
+        for band in self._bands:
+            factors = (
+                self._along_axis(band.stencils.get(axis, (1.0,)), n)
+                for axis, n in enumerate(self.signal_shape)
+            )
+            blocks.append(reduce(lambda a, b: scipy.sparse.kron(a, b, format="csr"), factors))
+        return scipy.sparse.csr_array(scipy.sparse.vstack(blocks, format="csr"))
+
+    def _along_axis(self, stencil: Stencil, n: int) -> scipy.sparse.csr_array:
+        """Return the matrix of one stencil along an axis of length ``n``."""
+        first, rows = (_origin(stencil), n) if self.boundary == "periodic" else (0, n + 1 - len(stencil))
+        i = np.arange(rows)
+        columns = np.concatenate([(i + k - first) % n for k in range(len(stencil))])
+        entries = (np.repeat(stencil, rows), (np.tile(i, len(stencil)), columns))
+        return scipy.sparse.coo_array(entries, shape=(rows, n)).tocsr()
+
+    def _circulant_gram(self) -> CirculantGram:
+        half = self.signal_shape[-1] // 2 + 1
+        eigenvalues = self._band_symbols("fourier").sum(axis=0)[..., :half]
+        return CirculantGram(self.signal_shape, eigenvalues, True, self.boundary == "periodic")
+
+    def _abs2(self) -> Operator | None:
+        used = [(self.signal_shape[axis], s) for band in self._bands for axis, s in band.stencils.items()]
+        if any(n < len(stencil) for n, stencil in used):  # entries fall on each other as it repeats
+            return None
+        squares = [
+            {axis: tuple(c * c for c in stencil) for axis, stencil in band.stencils.items()}
+            for band in self._bands
+        ]
+        return Stencils(self.signal_shape, squares, self.boundary)
+
+
+class Gradient(Stencils):
+    """Finite differences of an array along all of its axes, stacked.
+
+    `row_groups` numbers the directions, and `row_places` says which place of the array a row belongs to.
+    Directions along an axis that is too short for them have no rows.
+
+    Parameters
+    ----------
+    shape : int or tuple of int
+        Length of the signal, or shape of the array that vectors flatten in C order.
+    boundary : {"free", "periodic"}
+        "free": no difference across the border, so that an axis of length n has n - 1 first and n - 2 second
+        differences. "periodic": the last place is followed by the first.
+    order : {1, 2}
+        1: first differences ``u[i + 1] - u[i]`` along each axis, which belong to place i.
+        2: second differences ``u[i - 1] - 2 u[i] + u[i + 1]`` along each axis, then the mixed ones of each
+        pair of axes, ``u[i + 1, j + 1] - u[i + 1, j] - u[i, j + 1] + u[i, j]`` times the square root of 2.
+        The sum of squares at a place is then the squared Frobenius norm of the Hessian, in which a mixed
+        derivative stands twice. For both orders: ``vstack([Gradient(shape), Gradient(shape, order=2)])``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> B = Gradient((2, 3))
+    >>> B @ np.array([0.0, 0.0, 1.0, 2.0, 2.0, 3.0])
+    array([2., 2., 2., 0., 1., 0., 1.])
+    >>> B.row_groups
+    array([0, 0, 0, 1, 1, 1, 1])
+    >>> B.row_places
+    array([0, 1, 2, 0, 1, 3, 4])
+    >>> Gradient(5, order=2) @ np.arange(5.0) ** 2
+    array([2., 2., 2.])
+    """
+
+    def __init__(self, shape: Any, boundary: str = "free", order: int = 1) -> None:
+        lengths = as_shape(shape)
+        if boundary not in _BOUNDARIES:
+            raise ValueError(f"boundary must be one of {', '.join(_BOUNDARIES)}, got {boundary!r}")
+        if isinstance(order, bool) or order not in (1, 2):
+            raise ValueError(f"order must be 1 or 2, got {order!r}")
+        self.order = int(order)
+        long = [axis for axis, n in enumerate(lengths) if n > 1]
+        bands: list[dict[int, Stencil]] = [{axis: _FIRST if order == 1 else _SECOND} for axis in long]
+        if order == 2:
+            bands += [{first: _FIRST, second: _MIXED} for first, second in combinations(long, 2)]
+        super().__init__(lengths, bands, boundary)
+        if self.shape[0] == 0:
+            raise ValueError(
+                f"shape must have an axis longer than {order}, got {lengths}: no difference fits"
+            )
+
+    def _spectral_norm(self) -> float:
+        # Of free second differences along one axis, neither basis has the eigenvectors.
+        if self.boundary == "free" and self.order == 2:
+            return super()._spectral_norm()
+        symbols = self._band_symbols("fourier" if self.boundary == "periodic" else "cosine")
+        return float(np.sqrt(symbols.sum(axis=0).max()))
+
+    def _expression(self) -> str:
+        shape = self.signal_shape[0] if len(self.signal_shape) == 1 else self.signal_shape
+        boundary = "" if self.boundary == "free" else f", {self.boundary!r}"
+        order = "" if self.order == 1 else f", order={self.order}"
+        return f"Gradient({shape}{boundary}{order})"
+
+
+def _origin(stencil: Stencil) -> int:
+    return (len(stencil) - 1) // 2
+
+
+def rolled(x: Array, shift: int, axis: int) -> Array:
+    """Return the array moved around along an axis, or itself where it does not move."""
+    return namespace(x).roll(x, shift, axis=axis) if shift else x

@@ -1,0 +1,169 @@
+"""Precisions that vary slowly from place to place, for what an analysis operator makes of a picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import ClassVar
+
+import numpy as np
+
+from cofem._arrays import Array, DeviceCache, namespace, reciprocal
+from cofem.priors.base import Prior, RowLayout, capped_inverse
+
+#: Turns in which scales of bands and of places are found from each other.
+TURNS = 4
+
+
+@dataclass(frozen=True)
+class Neighbours(Prior):
+    r"""Rows of an analysis operator share second moments with their neighbours, or with other bands.
+
+    - ``bands="apart"``: the precision of a row is the inverse of the mean second moment of the rows of the
+      same band (direction, scale) in a window around its place.
+    - ``bands="together"``: the precision of band b at place p is :math:`a_b q_p`, one number for each band
+      and one for each window, so that all differences at an edge are large together.
+
+    For ``cofem.fit(..., analysis=B)`` with a B that knows its bands and places, such as
+    `cofem.operators.Gradient` and `cofem.operators.WaveletFrame`, alone or stacked.
+
+    Parameters
+    ----------
+    size : int
+        Side of the window, odd; 1 for a place by itself.
+    bands : {"apart", "together"}
+        Whether bands share.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> layout = RowLayout(np.zeros(5, int), np.arange(5), (5,))
+    >>> Neighbours(3).for_rows(layout).precisions(np.array([0.0, 0.0, 3.0, 0.0, 0.0]), cap=1e3).tolist()
+    [1000.0, 1.0, 1.0, 1.0, 1000.0]
+    >>> both = RowLayout(np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1]), (2,))
+    >>> together = Neighbours(1, bands="together").for_rows(both)
+    >>> together.precisions(np.array([1.0, 4.0, 2.0, 8.0]), cap=1e3).round(3).tolist()
+    [1.0, 0.25, 0.5, 0.125]
+    """
+
+    size: int = 3
+    bands: str = "apart"
+    layout: RowLayout | None = field(default=None, repr=False, compare=False)
+
+    name: ClassVar[str] = "neighbours"
+    libraries: ClassVar[tuple[str, ...] | None] = ("numpy", "torch")
+    #: The update is an approximation of the M-step, for which there is no safeguard.
+    extrapolates: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.size, bool) or int(self.size) != self.size or self.size < 1 or self.size % 2 == 0:
+            raise ValueError(f"size must be an odd positive integer, got {self.size!r}")
+        if self.bands not in ("apart", "together"):
+            raise ValueError(f"bands must be 'apart' or 'together', got {self.bands!r}")
+
+    def check(self, n_columns: int) -> None:
+        """Refuse coefficients that have no places.
+
+        Examples
+        --------
+        >>> Neighbours().check(8)
+        Traceback (most recent call last):
+            ...
+        ValueError: prior=Neighbours() is for fits with analysis=B, where B knows the places of its rows
+        """
+        if self.layout is None:
+            raise ValueError(
+                "prior=Neighbours() is for fits with analysis=B, where B knows the places of its rows"
+            )
+
+    def for_rows(self, layout: RowLayout) -> Neighbours:
+        """Return the prior for rows with bands and places."""
+        if layout.places is None or layout.shape is None:
+            raise ValueError(
+                "prior=Neighbours() needs an analysis operator that knows the bands and places of its rows "
+                "(row_groups, row_places, band_symbols), such as cofem.operators.Gradient"
+            )
+        return replace(self, layout=layout)
+
+    @property
+    def _known(self) -> RowLayout:
+        assert self.layout is not None
+        return self.layout
+
+    def _where(self) -> tuple[DeviceCache, int]:
+        """Return the place of each row in an array of all bands, and the number of bands; kept."""
+        kept = self.__dict__.get("_kept")
+        if kept is None:
+            layout = self._known
+            assert layout.shape is not None
+            index = layout.bands * prod(layout.shape) + layout.places
+            kept = DeviceCache(index), int(layout.bands.max()) + 1
+            self.__dict__["_kept"] = kept
+        return kept
+
+    def precisions(self, second_moment: Array, cap: float) -> Array:
+        """M-step."""
+        cached, n_bands = self._where()
+        index = cached.like(second_moment)
+        shape = self._known.shape
+        assert shape is not None
+        xp = namespace(second_moment)
+        moments = self._on_grid(second_moment, index, n_bands)
+        counts = self._on_grid(xp.ones_like(second_moment), index, n_bands)
+        if self.bands == "together":
+            means = self._together(moments, counts)
+        else:
+            means = self._windows(moments) / xp.maximum(self._windows(counts), _least(counts))
+        return capped_inverse(xp.reshape(means, (-1,))[index], cap)
+
+    def _on_grid(self, values: Array, index: Array, n_bands: int) -> Array:
+        shape = self._known.shape
+        assert shape is not None
+        xp = namespace(values)
+        flat = (
+            xp.zeros_like(values, shape=(n_bands * prod(shape),)) if isinstance(values, np.ndarray) else None
+        )
+        if flat is None:
+            flat = xp.zeros(n_bands * prod(shape), dtype=values.dtype, device=values.device)
+        flat[index] = values
+        return xp.reshape(flat, (n_bands, *shape))
+
+    def _together(self, moments: Array, counts: Array) -> Array:
+        """Return second moments of the form ``1 / (a_b q_p)``."""
+        xp = namespace(moments)
+        ndim = moments.ndim - 1
+        present = self._windows(xp.sum(counts, axis=0))
+        places = tuple(range(1, ndim + 1))
+        q = None
+        for _ in range(TURNS):
+            weighted = moments if q is None else moments * q
+            scale = xp.sum(counts, axis=places) / xp.maximum(xp.sum(weighted, axis=places), _least(moments))
+            scale = xp.reshape(scale, (-1, *(1,) * ndim))
+            q = present / xp.maximum(self._windows(xp.sum(scale * moments, axis=0)), _least(moments))
+        assert q is not None
+        return reciprocal(xp.maximum(scale * q, _least(moments)))
+
+    def _windows(self, x: Array) -> Array:
+        """Sum over the window around each place; the last axes are those of the grid."""
+        shape = self._known.shape
+        assert shape is not None
+        for axis in range(-len(shape), 0):
+            x = _sums_along(x, self.size // 2, axis)
+        return x
+
+
+def _sums_along(x: Array, reach: int, axis: int) -> Array:
+    """Sum over places up to `reach` away along an axis."""
+    xp, n = namespace(x), x.shape[axis]
+    total = xp.asarray(x, copy=True)
+    behind = (slice(None),) * (-axis - 1)
+    for shift in range(1, min(reach, n - 1) + 1):
+        ahead, back = (..., slice(shift, None), *behind), (..., slice(None, -shift), *behind)
+        total[ahead] += x[back]
+        total[back] += x[ahead]
+    return total
+
+
+def _least(x: Array) -> Array:
+    """Return a number that keeps divisions finite."""
+    return namespace(x).asarray(1e-30, dtype=x.dtype)
