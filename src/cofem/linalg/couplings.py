@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from cofem._arrays import conj, squared_modulus, to_numpy
-from cofem._blocks import CACHE_BLOCK, blocks, vectors_at_once
+from cofem._blocks import CACHE_BLOCK, blocks
 from cofem.operators.circulant import CirculantGram, shifted
 from cofem.operators.dictionary import Dictionary
 from cofem.operators.entries import lookup
@@ -35,8 +35,8 @@ PLAIN, PLAIN_STORED, FEW = 0.5, 0.8, 32
 STORED = 0.3
 #: Most correlations that are kept for columns on a grid whose surroundings differ.
 MOST_STORED = 2**24
-#: Most columns that are compared with all others.
-MOST_COMPARED = 2**16
+#: Most columns that are compared with all others, and how many at a time.
+MOST_COMPARED, COMPARED_AT_ONCE = 2**16, 128
 
 
 class Couplings(Protocol):
@@ -456,19 +456,23 @@ def _pairs_alike(phi: Dictionary, count: int, above: float) -> tuple[np.ndarray,
     norms = np.linalg.norm(sketch, axis=0)
     sketch = sketch / np.where(norms > 0, norms, 1)
     sketch = sketch.astype(np.complex64 if np.iscomplexobj(sketch) else np.float32, copy=False)
-    firsts, seconds = [], []
-    for block in blocks(n_columns, vectors_at_once(n_columns)):
-        found = np.abs(conj(sketch[:, block]).T @ sketch[:, block.start :])
-        i, j = np.nonzero(found > above)
-        j += block.start
-        i += block.start
-        firsts.append(i[i < j])
-        seconds.append(j[i < j])
+    firsts, seconds = [np.zeros(0, dtype=np.intp)], [np.zeros(0, dtype=np.intp)]
+    for block in blocks(n_columns, COMPARED_AT_ONCE):
+        found = conj(sketch[:, block]).T @ sketch[:, block.start :]
+        found = np.abs(found) if np.iscomplexobj(found) else found
+        np.fill_diagonal(found, 0)  # a column and itself
+        if max(found.max(), -found.min()) <= above:  # a third of the time that looking for them takes
+            continue
+        i, j = np.nonzero(np.abs(found) > above)
+        firsts.append(block.start + i[i < j])
+        seconds.append(block.start + j[i < j])
     return np.concatenate(firsts), np.concatenate(seconds)
 
 
 def _cosines(phi: Dictionary, first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Return ``<phi_i, phi_j>`` of pairs, relative to their norms."""
+    if not first.size:
+        return np.zeros(0, dtype=phi.dtype)
     gram = to_numpy(phi.local_gram(np.stack([first, second], axis=1)))
     power = gram[:, 0, 0].real * gram[:, 1, 1].real
     return gram[:, 0, 1] / np.sqrt(np.maximum(power, np.finfo(power.dtype).tiny))
