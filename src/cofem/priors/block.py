@@ -34,6 +34,7 @@ class Block(Prior):
     groups: Any
 
     name: ClassVar[str] = "block"
+    averages: ClassVar[bool] = True
     libraries: ClassVar[tuple[str, ...] | None] = ("numpy", "torch")
 
     def check(self, n_columns: int) -> None:

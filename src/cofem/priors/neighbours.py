@@ -86,6 +86,11 @@ class Neighbours(Prior):
         return replace(self, layout=layout)
 
     @property
+    def averages(self) -> bool:  # type: ignore[override]
+        """Whether precisions are means over several rows."""
+        return self.size > 1
+
+    @property
     def _known(self) -> RowLayout:
         assert self.layout is not None
         return self.layout

@@ -23,6 +23,8 @@ from cofem.status import StatusCode
 
 #: Steps of the fits that candidates are judged by.
 JUDGED_AFTER = 10
+#: Standard errors by which a candidate must be better than those before it.
+PLAINLY = 2.0
 #: Where the noise starts, in variance relative to the data.
 START = 1e-3
 
@@ -84,21 +86,16 @@ def candidates(analysis: Any, prior: Prior | None, phi: Operator) -> list[Candid
         return [Candidate(operator, prior or Independent(), "")]
     if int(np.prod(shape)) != phi.shape[1]:
         raise ValueError(f"analysis as a shape must hold {phi.shape[1]} places, as many as Phi, got {shape}")
-    first = Gradient(shape)
-    operators = {"first differences": first}
+    operator: Operator = Gradient(shape)
     if max(shape) > 2:
-        operators["first and second differences"] = vstack([first, Gradient(shape, order=2)])
-    if prior is not None:
-        return [
-            Candidate(op, prior, f"{name}, with the prior that was given") for name, op in operators.items()
-        ]
+        operator = vstack([operator, Gradient(shape, order=2)])
     shared = {
-        "precisions shared by neighbours": Neighbours(3),
-        "precisions shared by all differences at a place": Neighbours(1, bands="together"),
+        "neighbours share precisions": Neighbours(3),
+        "all differences at a place share a precision": Neighbours(1, bands="together"),
     }
-    return [
-        Candidate(op, who, f"{name}, {how}") for name, op in operators.items() for how, who in shared.items()
-    ]
+    if prior is not None:
+        shared = {"with the prior that was given": prior}
+    return [Candidate(operator, who, how) for how, who in shared.items()]
 
 
 def _shape_of(analysis: Any, phi: Operator) -> tuple[int, ...] | None:
@@ -156,24 +153,28 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
             outcome = runner.run(seen, plan.method, stage)
             if outcome.status.code is StatusCode.FAILED:
                 return _broken(judged, outcome.problem.noise_var, fault=outcome.status.message)
-            judged.noise.append(outcome.problem.noise_var)
-            judged.density.append(rule.log_density(outcome.problem, outcome.state))
+            noise_var = problem.noise_var if known else rule.noise_var(outcome.problem, outcome.state)
+            judged.noise.append(noise_var)
+            final = outcome.problem.with_noise(noise_var)
+            judged.density.append(rule.log_densities(final, outcome.state))
             judged = judged._replace(alpha=outcome.state.alpha, steps=outcome.state.carry.steps)
             if outcome.status.code is StatusCode.STOPPED:
                 return _broken(judged, outcome.problem.noise_var, stopped=True)
         found.append(judged)
-    means = [float(np.mean(judged.density)) for judged in found]
-    best = int(np.argmax(means))
+    densities = [np.concatenate(judged.density) for judged in found]
+    best = best_of(densities)
     chosen = found[best]
     notes = []
     count = sum(rows.size for rows in parts)
     if len(given) > 1:
         others = ", ".join(
-            f"{given[i].label} {means[i] - means[best]:.3g}" for i in range(len(given)) if i != best
+            f"{given[i].label} {np.mean(densities[i] - densities[best]):.3g}"
+            for i in range(len(given))
+            if i != best
         )
         notes.append(
-            f"analysis: {given[best].label}, chosen by the log density of {count} data held out (the others, "
-            f"in nats a datum: {others})"
+            f"analysis by first and second differences: {given[best].label}, chosen by the log density of "
+            f"{count} data held out (the others, in nats a datum: {others})"
         )
     noise_var = float(np.median(chosen.noise))
     if not known:
@@ -184,12 +185,37 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
     return Chosen(chosen.problem.with_noise(noise_var), alpha, tuple(notes), steps=chosen.steps)
 
 
+def best_of(densities: list[np.ndarray]) -> int:
+    """Return which candidate is best: the first, unless another is plainly better.
+
+    Parameters
+    ----------
+    densities : list of ndarray of shape (H,)
+        Log densities of the same data under each.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> best_of([np.array([0.0, 1.0, 2.0]), np.array([0.1, 0.9, 2.1])])
+    0
+    >>> best_of([np.array([0.0, 1.0, 2.0]), np.array([1.0, 2.1, 2.9])])
+    1
+    """
+    best = 0
+    for i in range(1, len(densities)):
+        gain = densities[i] - densities[best]
+        spread = float(np.std(gain)) / gain.size**0.5
+        if float(np.mean(gain)) > PLAINLY * spread:
+            best = i
+    return best
+
+
 class _Judged(NamedTuple):
     """A candidate, and what each part of the data said."""
 
     problem: AnalysisProblem
     noise: list[float]
-    density: list[float]
+    density: list[np.ndarray]
     alpha: Any
     steps: int = 0
 

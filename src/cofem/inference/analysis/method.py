@@ -22,9 +22,13 @@ from cofem.status import StatusCode
 #: Unknowns, and entries of B, up to which the E-step is exact.
 EXACT_SIDE, EXACT_ENTRIES = 512, 2**21
 #: Steps of full length; later ones are shorter, so that the noise of the draws averages out.
-FULL_STEPS = 8
+FULL_STEPS = 10
 #: Largest factor by which an update is lengthened.
 LONGEST = 30.0
+#: Draws in each step, where precisions are means over several rows and where they are not.
+FEW_DRAWS, DRAWS = 2, 6
+#: Draws that predictions of data that were held out are judged by.
+JUDGED_BY = 16
 #: Share of a new estimate in the variances of predictions.
 NEW_SHARE = 0.3
 
@@ -39,6 +43,8 @@ class Carry(NamedTuple):
     steps: int = 1
     #: Variances of the predictions of data that are held out, shape (H,); None if there are none.
     predicted: Array | None = None
+    #: How many draws these come from; 0 if they are exact.
+    draws: float = 0.0
 
 
 class _Moments(NamedTuple):
@@ -47,6 +53,7 @@ class _Moments(NamedTuple):
     row_variance: Array
     predicted: Array | None
     info: Info
+    draws: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -60,8 +67,8 @@ class AnalysisEM(Method):
 
     Parameters
     ----------
-    draws : int
-        Draws from the posterior in each step.
+    draws : int, optional
+        Draws from the posterior in each step: by default 2 where the prior averages over neighbours, else 6.
     final_draws : int
         Draws that the variances of the result come from.
     relaxation : float
@@ -89,7 +96,7 @@ class AnalysisEM(Method):
     (True, 'analysis')
     """
 
-    draws: int = 2
+    draws: int | None = None
     final_draws: int = 32
     relaxation: float = 1.7
     cg_tol: float = 0.05
@@ -107,14 +114,14 @@ class AnalysisEM(Method):
     def __post_init__(self) -> None:
         for field in ("draws", "final_draws", "cg_iterations"):
             value = getattr(self, field)
-            if int(value) != value or value < 1:
+            if value is not None and (int(value) != value or value < 1):
                 raise ValueError(f"{field} must be a positive integer, got {value!r}")
         if not 0 < self.relaxation < 2:
             raise ValueError(f"relaxation must be between 0 and 2, got {self.relaxation!r}")
 
     def share_of_noise(self, state: State) -> float:
         """Return how far the mean may move in a last step, in units of the noise."""
-        return 0.05
+        return 0.03
 
     @property
     def free_of_units(self) -> bool:
@@ -135,7 +142,10 @@ class AnalysisEM(Method):
             return State(alpha, found.mean, found.variance), found.info
         moment = _row_power(problem, found.mean) + found.row_variance
         return State(
-            alpha, found.mean, found.variance, Carry(moment, 1 + self.steps_before, found.predicted)
+            alpha,
+            found.mean,
+            found.variance,
+            Carry(moment, 1 + self.steps_before, found.predicted, found.draws),
         ), found.info
 
     def step(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
@@ -147,10 +157,13 @@ class AnalysisEM(Method):
         if found.info.end is StatusCode.FAILED:
             return state, found.info
         predicted = found.predicted
-        if predicted is not None and carry.predicted is not None and not self.is_exact(problem):
+        draws = found.draws
+        if predicted is not None and carry.predicted is not None and draws:
             predicted = NEW_SHARE * predicted + (1 - NEW_SHARE) * carry.predicted
+            # What an average with such weights is worth: the inverse of the sum of their squares.
+            draws = 1 / (NEW_SHARE**2 / draws + (1 - NEW_SHARE) ** 2 / carry.draws)
         moment = _row_power(problem, found.mean) + found.row_variance
-        carry = Carry(moment, carry.steps + 1, predicted)
+        carry = Carry(moment, carry.steps + 1, predicted, draws)
         return State(alpha, found.mean, found.variance, carry), found.info
 
     def finish(
@@ -158,9 +171,10 @@ class AnalysisEM(Method):
     ) -> tuple[State, Info]:
         """Solve for the mean once more, and draw often enough for the variances."""
         assert isinstance(problem, AnalysisProblem)
-        if self.is_exact(problem) or problem.held_out is not None:
+        if self.is_exact(problem):
             return state, Info()
-        fine = replace(self, draws=self.final_draws, cg_tol=0.4 * self.cg_tol)
+        judged = problem.held_out is not None
+        fine = replace(self, draws=JUDGED_BY if judged else self.final_draws, cg_tol=0.4 * self.cg_tol)
         found = fine._moments(problem, state.alpha, state, rng)
         if found.info.end is StatusCode.FAILED:
             return state, Info(trouble=found.info.message)
@@ -168,7 +182,8 @@ class AnalysisEM(Method):
         info = Info(trouble=trouble)
         if trouble and ended is StatusCode.CONVERGED:
             info = Info(trouble=trouble, end=StatusCode.MAX_ITER, message=f"the last mean: {trouble}")
-        return replace(state, mean=found.mean, variance=found.variance), info
+        carry = state.carry._replace(predicted=found.predicted, draws=found.draws)
+        return replace(state, mean=found.mean, variance=found.variance, carry=carry), info
 
     def is_exact(self, problem: AnalysisProblem) -> bool:
         """Tell whether the E-step is exact."""
@@ -208,8 +223,9 @@ class AnalysisEM(Method):
         accounts, mean = [solved], solved.x
         xp = namespace(mean)
         variance = row_variance = predicted = None
-        for start in range(0, self.draws, at_once):
-            count = min(at_once, self.draws - start)
+        draws = self.draws or (FEW_DRAWS if problem.prior.averages else DRAWS)
+        for start in range(0, draws, at_once):
+            count = min(at_once, draws - start)
             right = system.of_draws(count, rng)
             drawn = system.solve(right, tol=self.draw_tol, reference=problem.n_columns, **limit)
             accounts.append(drawn)
@@ -224,10 +240,12 @@ class AnalysisEM(Method):
         assert row_variance is not None
         info = _account(accounts)
         mean = xp.reshape(mean, (*problem.y.shape[:-1], -1))
-        scale = 1 / self.draws
+        scale = 1 / draws
         variance *= scale
         row_variance *= scale
-        return _Moments(mean, variance, row_variance, None if predicted is None else predicted * scale, info)
+        return _Moments(
+            mean, variance, row_variance, None if predicted is None else predicted * scale, info, draws
+        )
 
 
 def _added(total: Array | None, addend: Array) -> Array:

@@ -1,10 +1,13 @@
 r"""The noise, and the density of data, from predictions of what a fit has not seen.
 
 In pictures the error at data that were held out is mostly the posterior's own spread: at an edge it is large,
-in the sky it is the noise. So the noise is the one under which they are most likely, each with the variance
-of its own prediction,
+in the sky it is the noise. So the noise is one under which they are likely, each with the variance
+:math:`v_i` of its own prediction:
 
-.. math:: \sigma^2 = \arg\max_{\sigma^2} \sum_{i \in H} \log N(y_i; \varphi_i^H\mu, \sigma^2 + v_i).
+.. math:: L(\sigma^2) = \sum_{i \in H} \log t_K(y_i; \varphi_i^H\mu, \sigma^2 + v_i).
+
+Variances come from K draws, hence Student's distribution in place of the normal one. Where predictions are so
+uncertain that any small noise would do, the largest one that is nearly as likely as the best is taken.
 """
 
 from __future__ import annotations
@@ -12,24 +15,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import gammaln
 
 from cofem._arrays import Array, is_complex, squared_modulus, to_numpy
 from cofem.inference.base import State
 from cofem.inference.problem import Problem
 from cofem.operators import Operator
 
-#: Squared errors, relative to their expected variance, count up to this: the data may not determine a
-#: prediction at all, as that of the mean of a picture from its other frequencies.
-LARGEST_ERROR = 25.0
-#: Noise levels that are tried, relative to the data, and their number.
-LEVELS = np.geomspace(1e-4, 1.0, 81)
+#: Noise levels that are tried, relative to the data.
+LEVELS = np.geomspace(1e-4, 1.0, 121)
+#: How much less likely than the best noise a larger one may be, in nats.
+NEARLY = 0.5
 #: How far the noise moves towards what was found in a step, in logarithms.
 PACE = 0.5
+#: Draws that variances count for where they are exact or come from many: precisions are fitted, too.
+MOST_DRAWS = 8.0
 
 
 @dataclass(frozen=True, eq=False)
 class FromPredictions:
-    """The noise under which data that were held out are most likely.
+    """The noise under which data that were held out are likely.
 
     Parameters
     ----------
@@ -44,23 +49,59 @@ class FromPredictions:
 
     def __call__(self, problem: Problem, state: State, settled: bool) -> float:
         """Return the noise variance for the next step."""
-        squares, spread = self._errors(state)
-        levels = LEVELS**2 * float(np.mean(to_numpy(squared_modulus(problem.y))))
-        densities = [self._density(squares, spread, level) for level in levels]
-        found = float(levels[int(np.argmax(densities))])
+        found = self.noise_var(problem, state)
         return float(np.exp((1 - PACE) * np.log(problem.noise_var) + PACE * np.log(found)))
 
-    def log_density(self, problem: Problem, state: State) -> float:
-        """Return the mean log density of the data that were held out, in nats for each, in scaled units."""
-        return self._density(*self._errors(state), problem.noise_var)
+    def noise_var(self, problem: Problem, state: State) -> float:
+        """Return the largest noise variance that is nearly as likely as the best one."""
+        errors = self._errors(state)
+        levels = LEVELS**2 * float(np.mean(to_numpy(squared_modulus(problem.y))))
+        likelihood = np.array([float(np.sum(errors.log_densities(level))) for level in levels])
+        return float(levels[np.flatnonzero(likelihood >= likelihood.max() - NEARLY)[-1]])
 
-    def _errors(self, state: State) -> tuple[np.ndarray, np.ndarray]:
+    def log_densities(self, problem: Problem, state: State) -> np.ndarray:
+        """Return the log density of each datum that was held out, in nats, in scaled units."""
+        return self._errors(state).log_densities(problem.noise_var).ravel()
+
+    def _errors(self, state: State) -> Errors:
         squares = to_numpy(squared_modulus(self.y - self.phi.forward(state.mean))).astype(np.float64)
-        return squares, to_numpy(state.carry.predicted).astype(np.float64)
+        spread = to_numpy(state.carry.predicted).astype(np.float64)
+        return Errors(squares, spread, min(state.carry.draws or MOST_DRAWS, MOST_DRAWS), is_complex(self.y))
 
-    def _density(self, squares: np.ndarray, spread: np.ndarray, noise_var: float) -> float:
-        variance = spread + noise_var
-        errors = np.minimum(squares / variance, LARGEST_ERROR)
-        if is_complex(self.y):
-            return -float(np.mean(np.log(np.pi * variance) + errors))
-        return -0.5 * float(np.mean(np.log(2 * np.pi * variance) + errors))
+
+@dataclass(frozen=True)
+class Errors:
+    """Squared errors of predictions, and how large they are expected to be.
+
+    Attributes
+    ----------
+    squares : ndarray of shape (H,) or (L, H)
+        Squared errors.
+    spread : ndarray of shape (H,)
+        Variances of the predictions.
+    draws : float
+        How many draws these come from.
+    of_complex : bool
+        Whether the data are complex.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> errors = Errors(np.array([1.0]), np.array([0.5]), 1e9, of_complex=False)
+    >>> errors.log_densities(0.5).round(4).tolist()  # that of a normal number at one standard deviation
+    [-1.4189]
+    """
+
+    squares: np.ndarray
+    spread: np.ndarray
+    draws: float
+    of_complex: bool
+
+    def log_densities(self, noise_var: float) -> np.ndarray:
+        """Return the log density of each datum at a noise variance."""
+        variance, n = self.spread + noise_var, self.draws
+        ratio = self.squares / variance
+        if self.of_complex:
+            return -np.log(np.pi * variance) - (n + 1) * np.log1p(ratio / n)
+        constant = gammaln((n + 1) / 2) - gammaln(n / 2) - 0.5 * np.log(np.pi * n)
+        return constant - 0.5 * np.log(variance) - (n + 1) / 2 * np.log1p(ratio / n)

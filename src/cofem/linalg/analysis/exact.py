@@ -67,8 +67,9 @@ def exact_moments(
     matrix = phi.conj().T @ phi / noise_var + rows.conj().T @ (alpha[:, None] * rows)
     factor = safe_cholesky(matrix)
     mean = linalg.cho_solve((factor, True), phi.conj().T @ y / noise_var, check_finite=False)
-    variance = _energies(_whitened(factor, np.eye(len(matrix))))
-    return ExactMoments(mean, variance, _energies(_whitened(factor, rows.conj().T)), factor)
+    inverse = linalg.cho_solve((factor, True), np.eye(len(matrix)), check_finite=False)
+    row_variance = np.sum((rows @ inverse * rows.conj()).real, axis=1)
+    return ExactMoments(mean, np.diagonal(inverse).real.copy(), np.maximum(row_variance, 0.0), factor)
 
 
 def exact_freedom(rows: np.ndarray, alpha: np.ndarray) -> np.ndarray:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
+import scipy.sparse
 
 from cofem._arrays import Array, in_precision, namespace, on_device_of, precision_of, to_numpy
 from cofem.linalg.analysis.exact import exact_freedom
 from cofem.operators import Operator
+from cofem.operators.dictionary import Dictionary
 
 #: Entries of B up to which its degrees of freedom are computed exactly.
 SMALL_ENTRIES = 2**18
@@ -40,6 +42,7 @@ class Rows:
     def __init__(self, operator: Operator, like: Array) -> None:
         self.operator = operator.astype(precision_of(like))
         self.like = like
+        self._gram: tuple[Dictionary, scipy.sparse.csr_array | None] | None = None
 
     @property
     def n_rows(self) -> int:
@@ -157,6 +160,20 @@ class Rows:
         inverse = 1 / np.maximum(shares, 1e-12 * float(shares.max()))
         parts = [float(np.vdot(symbol, inverse)) for symbol in symbols]
         return np.minimum(np.array(parts) * (means / means.max()) / self.sizes, 1.0)
+
+    @cached_property
+    def sparse(self) -> scipy.sparse.csr_array | None:
+        """B as a sparse array of real numbers, if it is one."""
+        matrix = self.operator.sparse_matrix()
+        return None if matrix is None or np.iscomplexobj(matrix.data) else matrix.astype(np.float64)
+
+    def gram_of(self, phi: Dictionary) -> scipy.sparse.csr_array | None:
+        """Return ``Phi^H Phi`` as a sparse array of real numbers, if it is one; the last one is kept."""
+        if self._gram is None or self._gram[0] is not phi:
+            matrix = phi.operator.sparse_matrix()
+            real = matrix is not None and not np.iscomplexobj(matrix.data)
+            self._gram = phi, (matrix.T @ matrix).tocsr() if real else None
+        return self._gram[1]
 
     @cached_property
     def matrix(self) -> np.ndarray:

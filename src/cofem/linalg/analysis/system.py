@@ -16,7 +16,9 @@ import numpy as np
 from cofem._arrays import Array, namespace, standard_normal
 from cofem.linalg.analysis.rows import Rows
 from cofem.linalg.cg import CGResult, Progress, StopRule, conjugate_gradients, join_results
-from cofem.linalg.preconditioners.waves import WavePreconditioner, wave_preconditioner
+from cofem.linalg.preconditioners.base import PosteriorPreconditioner
+from cofem.linalg.preconditioners.sparse_factor import sparse_factor
+from cofem.linalg.preconditioners.waves import wave_preconditioner
 from cofem.operators.dictionary import Dictionary
 
 
@@ -87,7 +89,7 @@ class AnalysisSystem:
         reference: float | None,
         max_iter: int,
         guess: Array | None = None,
-        preconditioner: WavePreconditioner | None = None,
+        preconditioner: PosteriorPreconditioner | None = None,
     ) -> CGResult:
         """Solve ``noise_var A x = rhs``, which is overwritten.
 
@@ -104,7 +106,7 @@ class AnalysisSystem:
             Most steps.
         guess : array of shape (B, D), optional
             Where to start; overwritten.
-        preconditioner : WavePreconditioner, optional
+        preconditioner : PosteriorPreconditioner, optional
             If it was made already.
         """
         ready = self.preconditioner() if preconditioner is None else preconditioner
@@ -133,6 +135,9 @@ class AnalysisSystem:
             x, joined.iterations, joined.converged, joined.broken, joined.error, joined.applications
         )
 
-    def preconditioner(self) -> WavePreconditioner:
+    def preconditioner(self) -> PosteriorPreconditioner:
         """Return what makes the system easy for conjugate gradients."""
+        factor = sparse_factor(self.phi, self.rows, self.alpha, self.noise_var)
+        if factor is not None:
+            return factor
         return wave_preconditioner(self.phi, self.rows, self.alpha, self.noise_var)
