@@ -35,7 +35,7 @@ from cofem.operators.dictionary import Dictionary
 LIVE = 0.1
 #: Change of c, in logarithms, up to which the clusters need not be computed again, and how often they are at
 #: most, in steps after the first; and for stored columns, where they take less time than products do (near
-#: duplicates, median of 6 seeds: errors of 0.004, not 0.015; a 2-D blur would take three times as long).
+#: duplicates, median of 6 seeds: errors of 0.004, not 0.015; a 2-D blur would take a fifth longer).
 CLOSE_ENOUGH, ROUNDS = 0.1, 2
 CLOSE_STORED, ROUNDS_STORED = 0.05, 4
 #: How often they are computed at most in a first step.
