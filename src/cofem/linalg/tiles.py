@@ -16,8 +16,8 @@ from cofem.operators.entries import lookup
 
 #: Places along each side of a tile, by the number of axes, and columns beside the tile, as a share of those
 #: in a cluster around one place. Errors are below those of such clusters: 0.0003 and 0.0009 on a decay
-#: of 0.98, 0.0004 and 0.0011 on a blur of width 2.5. In two dimensions (width 1.4, 55 x 55) 0.020 and 0.024 in
-#: the second step, where most places matter; 3 x 3 places with 0.75 had 0.078, and the gate let some fits down.
+#: of 0.98, 0.0004 and 0.0011 on a blur of width 2.5. In two dimensions (width 1.4, 55 x 55) 0.020 and 0.024
+#: in the second step, where most places matter; 3 x 3 places with 0.75 had 0.078, and some were rejected.
 SIDES, BESIDE = {1: 16, 2: 4, 3: 2}, {1: 0.5, 2: 1.5}
 
 
