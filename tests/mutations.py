@@ -310,8 +310,8 @@ MUTATIONS = (
     Mutation(
         "systems that CG does not solve are not factored",
         "inference/covariance_free.py",
-        "self.factored = self.can_factor and unsolved",
-        "self.factored = False",
+        "self.factored = direct = self.can_factor and unsolved",
+        "self.factored = direct = False",
         ("test_methods.py::test_small_systems_that_cg_does_not_solve_are_factored",),
     ),
     Mutation(

@@ -90,7 +90,7 @@ def test_operators_that_store_arrays() -> None:
         check_adjoint(ours)
 
 
-DIAGONALS = ["auto", "self_consistent", "pooled", "rademacher", "paired", "corrected", "exact"]
+DIAGONALS = ["auto", "self_consistent", "pooled", "rademacher", "paired", "windows", "corrected", "exact"]
 
 
 @pytest.mark.parametrize("diagonal", DIAGONALS)

@@ -18,10 +18,11 @@ from cofem.linalg.couplings import (
     has_couplings,
 )
 from cofem.linalg.diagonals import Clusters, ContinuedContext, Gate, Pooled, PosteriorContext
-from cofem.linalg.diagonals.clusters import in_clusters
+from cofem.linalg.diagonals.clusters import in_clusters, in_tiles
 from cofem.linalg.preconditioners import Deflated, FourierPreconditioner
 from cofem.linalg.preconditioners.deflation import sparse_gram
 from cofem.linalg.system import PosteriorSystem
+from cofem.linalg.tiles import tiles_of
 from cofem.operators import DCT, Convolution, Dense, Diagonal, Identity, Mask, Sparse, vstack
 
 from .problems import dictionary
@@ -345,12 +346,53 @@ def test_fits_end_where_exact_em_does(kind):
     assert np.median(ratios) < 1.15
 
 
+@pytest.mark.parametrize("name", ["blur, width 2.5", "2-D blur, width 1.4", "decay 0.98"])
+def test_tiles_are_as_good_as_clusters_around_each_place(name):
+    case = problems.COHERENT[name](900, 0)
+    phi = dictionary(case.Phi)
+    rng = np.random.default_rng(1)
+    strength = np.where(rng.random(phi.shape[1]) < 0.05, 1e4, 10 ** rng.uniform(-1, 2, phi.shape[1]))
+    couplings = find_couplings(phi)
+    root = np.sqrt(strength / phi.column_energy)
+    matrix = np.eye(strength.size) + root[:, None] * phi.gram(np.eye(strength.size)) * root
+    exact = np.diag(np.linalg.inv(matrix))  # in units of the prior
+    errors = [
+        np.mean((1 / (1 + shared) / exact - 1) ** 2) / np.mean((1 - exact) ** 2)
+        for shared in (
+            in_tiles(tiles_of(phi, couplings), strength, 1.0),
+            in_clusters(couplings, strength, 1.0),
+        )
+    ]
+    assert errors[0] < max(2 * errors[1], 0.005)
+
+
+def test_equal_strengths_are_the_same_everywhere():
+    phi = dictionary(blur(2.5, 100))  # not a multiple of the tile
+    tiles = tiles_of(phi, find_couplings(phi))
+    nearly = np.full(100, 3.0)
+    nearly[0] *= 1 + 1e-12  # for which every tile is computed
+    np.testing.assert_allclose(
+        in_tiles(tiles, np.full(100, 3.0), 1.0), in_tiles(tiles, nearly, 1.0), rtol=0.05
+    )
+
+
+def test_a_factor_in_place_of_many_steps_gives_the_same_fit(monkeypatch):
+    case = problems.in_blocks(1200, 0)
+    fits = []
+    for cost in (0.1, np.inf):
+        monkeypatch.setattr("cofem.inference.covariance_free.FACTOR_COST", cost)
+        fits.append(cofem.fit(case.Phi, case.y, noise_std=case.noise_std, method=cofem.CoFEM(), rng=0))
+    assert 0 in fits[0].history["cg_iterations"]  # it was used
+    assert 0 not in fits[1].history["cg_iterations"]
+    assert case.nrmse(fits[0].mean) < 1.1 * case.nrmse(fits[1].mean)
+
+
 def test_large_blurs_are_left_to_clusters():
     case = problems.convolved(gaussian(2.5), 4096, 0)  # beyond what the exact diagonal takes over
     post = cofem.fit(case.Phi, case.y, noise_std=case.noise_std, method=cofem.CoFEM(), rng=0)
     assert post.converged
     assert post.history["diagonal"][-1] == "clusters"
-    assert "variances by 'clusters', because 'self_consistent' failed" in str(post.status)
+    assert "variances by 'clusters', because columns are much alike" in str(post.status)
     assert "ran out" not in str(post.status)
     assert post.history["applications"][-1] < 10_000
 
@@ -359,11 +401,11 @@ def test_large_blurs_are_left_to_clusters():
     ("Phi", "names"),
     [
         (blur(2.5, 512), ["exact"]),
-        (blur(2.5, 513), ["self_consistent", "clusters", "exact"]),
-        (blur(2.5, 2048), ["self_consistent", "clusters", "exact"]),
-        (blur(2.5, 2049), ["self_consistent", "clusters", "corrected"]),
+        (blur(2.5, 513), ["self_consistent", "clusters", "windows", "exact"]),
+        (blur(2.5, 2048), ["self_consistent", "clusters", "windows", "exact"]),
+        (blur(2.5, 2049), ["self_consistent", "clusters", "windows", "corrected"]),
         (DCT(4096), ["self_consistent", "corrected"]),
-        (Convolution(np.ones((3, 3)), (64, 64)), ["self_consistent", "clusters", "corrected"]),
+        (Convolution(np.ones((3, 3)), (64, 64)), ["self_consistent", "clusters", "windows", "corrected"]),
         (Sparse(scipy.sparse.eye_array(4096)), ["self_consistent", "clusters", "corrected"]),
     ],
 )
@@ -379,9 +421,10 @@ def test_stored_columns_are_compared_up_to_a_size(monkeypatch):
     assert not has_couplings(phi)
 
 
-def test_a_killed_fit_with_clusters_goes_on_as_it_would_have(tmp_path):
+@pytest.mark.parametrize("diagonal", ["clusters", "windows"])
+def test_a_killed_fit_with_clusters_goes_on_as_it_would_have(tmp_path, diagonal):
     case = problems.convolved(gaussian(2.5), 600, 0)
-    settings = {"noise_std": case.noise_std, "method": cofem.CoFEM(diagonal="clusters"), "rng": 0}
+    settings = {"noise_std": case.noise_std, "method": cofem.CoFEM(diagonal=diagonal), "rng": 0}
     whole = cofem.fit(case.Phi, case.y, **settings)
     path = tmp_path / "fit.npz"
 
@@ -505,4 +548,4 @@ def test_nothing_is_taken_out_while_all_precisions_are_alike():
     rows = np.arange(0, 512, 2)
     masked = dictionary(Mask(rows, 512) @ blur(2.5, 512))  # like a circulant, but not one
     system = build_system(masked, neighbours()[1], noise_var, form="primal")
-    assert isinstance(system.preconditioner, FourierPreconditioner)
+    assert not isinstance(system.preconditioner, Deflated)

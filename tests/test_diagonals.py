@@ -237,6 +237,7 @@ def test_gate_keeps_the_fast_estimator_on_incoherent_dictionaries(monkeypatch, c
 def test_gate_leaves_the_fast_estimator_on_a_dictionary_that_breaks_it(monkeypatch, coupled, medium, instead):
     monkeypatch.setattr("cofem.linalg.diagonals.gate.MEDIUM_ENTRIES", medium)
     monkeypatch.setattr("cofem.linalg.diagonals.gate.has_couplings", lambda phi: coupled)
+    monkeypatch.setattr("cofem.linalg.diagonals.gate.plainly_coupled", lambda phi: False)
     rng = np.random.default_rng(0)
     Phi = np.repeat(rng.standard_normal((256, 512)) / 16, 2, axis=1)
     z = np.zeros(1024)

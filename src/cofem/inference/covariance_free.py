@@ -11,7 +11,7 @@ from cofem._arrays import Array, as_rows, namespace
 from cofem._packing import packable
 from cofem.inference.base import ExpectationMaximisation, Info, Moments, State, state_of
 from cofem.inference.problem import Problem
-from cofem.linalg.build import FormName, PreconditionerName, build_system, remember_steps
+from cofem.linalg.build import FADE, FormName, PreconditionerName, build_system, remember_steps
 from cofem.linalg.cg import CGResult, join_results
 from cofem.linalg.diagonals import (
     DIAGONALS,
@@ -31,7 +31,14 @@ FINAL_TOL = 0.02
 
 #: `CoFEM.noise_tol` on blurs and the like, where neighbours share out what they explain in many small
 #: steps: with 0.03 errors were 10 and 7 % above those of 200 steps of exact EM (decay 0.98, blur of width 1).
-COHERENT_NOISE_TOL = 0.01
+COHERENT_NOISE_TOL = 0.015
+
+#: Products with a stored N x D matrix and its adjoint that take as long as a factor of the system, for each
+#: row (0.04 to 0.14 at N = 256 to 2048, one thread), and how many take as long as one for a batch of K:
+#: ``a + b K``, since a product with few vectors at once is slow (3.4 for two, 5.5 for ten, at N = 768).
+FACTOR_COST, BATCH_COST = 0.1, (3.0, 0.25)
+#: Rows up to which neither takes long.
+FEW_ROWS = 256
 
 BROKEN = (
     "conjugate gradients broke down, because the operator gave values that are not finite or is not the "
@@ -75,7 +82,7 @@ class CoFEM(ExpectationMaximisation):
     diagonal : str or DiagonalEstimator
         How the variances are estimated: ``"auto"`` (the fastest that direct probes do not contradict),
         ``"rademacher"`` (direct probes, as in the paper), ``"paired"``, ``"pooled"``,
-        ``"clusters"``, ``"self_consistent"``, ``"corrected"``, ``"exact"``, or an object from
+        ``"clusters"``, ``"windows"``, ``"self_consistent"``, ``"corrected"``, ``"exact"``, or an object from
         `cofem.linalg.diagonals`.
     probes : int
         Number K of probes of ``diagonal="rademacher"``.
@@ -273,7 +280,7 @@ class CoFEM(ExpectationMaximisation):
         new_carry = Carry(
             estimate.carry,
             dual,
-            remember_steps(carry.steps, solver.system.form, iterations),
+            solver.steps(iterations),
             estimator.quiet(estimate.carry),
             estimate.misled,
             solver.factored,
@@ -339,7 +346,8 @@ class _Solver:
         self, method: CoFEM, problem: Problem, alpha: Array, carry: Carry, before: State | None = None
     ) -> None:
         self.method, self.carry, self.before = method, carry, before
-        self.factored = carry.factored
+        #: Whether conjugate gradients ran out of steps, here or before, and whether they were asked at all.
+        self.factored, self.iterated = carry.factored, False
         self.system = build_system(
             problem.phi,
             alpha,
@@ -349,6 +357,7 @@ class _Solver:
             steps=carry.steps,
         )
         self.accounts: list[CGResult] = []
+        self._factor: DirectSystem | None = None
 
     def solve(
         self, v: Array, b: Array | None, n_tasks: int, n_probes: int, tol: float | None = None
@@ -356,11 +365,13 @@ class _Solver:
         """Solve for the means, which come first, and the probes; each to its own tolerance.
 
         Where conjugate gradients run out of steps for a mean and a factor is to be had, that is taken, in
-        this step and in those that follow.
+        this step and in those that follow. It is also taken where it should cost less.
         """
         method, each = self.method, self.method.stop == "each"
         kept = None if b is None or not self.can_factor else namespace(b).asarray(b, copy=True)
-        if not self.factored:
+        direct = self.factored or self._factor is not None or self.cheaper_to_factor(n_tasks + n_probes)
+        if not direct:
+            self.iterated = True
             tols = [
                 self.system.tolerance(method.cg_tol if tol is None else tol),
                 self.system.probe_tolerance(method.probe_tol),
@@ -374,8 +385,8 @@ class _Solver:
                 norm="posterior" if each else "frobenius",
             )
             unsolved = not solution.cg.converged[:n_tasks].all() and not solution.cg.broken.any()
-            self.factored = self.can_factor and unsolved
-        if self.factored:
+            self.factored = direct = self.can_factor and unsolved
+        if direct:
             solution = self.factor().solution(v, kept)
         self.accounts.append(replace(solution.cg, x=None))
         return solution
@@ -383,7 +394,7 @@ class _Solver:
     def solve_probes(self, b: Array) -> Array:
         """Solve for further probes, which are overwritten."""
         method = self.method
-        if self.factored:
+        if self.factored or self._factor is not None:
             solution = self.factor().solution(None, b)
         else:
             tol = self.system.probe_tolerance(method.probe_tol)
@@ -399,8 +410,29 @@ class _Solver:
 
     def factor(self) -> DirectSystem:
         """Return the system, factored."""
+        if self._factor is None:
+            system = self.system
+            self._factor = DirectSystem(system.phi, system.alpha.astype(np.float64), system.noise_var)
+        return self._factor
+
+    def cheaper_to_factor(self, count: int) -> bool:
+        """Tell whether conjugate gradients are expected to take longer, on a matrix that is stored."""
         system = self.system
-        return DirectSystem(system.phi, system.alpha.astype(np.float64), system.noise_var)
+        n_rows, n_columns = system.phi.shape
+        chosen = self.method.form != "auto" or self.method.preconditioner != "auto"
+        if chosen or not FEW_ROWS < n_rows < n_columns or not self.can_factor:
+            return False
+        if system.phi.stored_matrix() is None:
+            return False
+        at_once = 1.0 if count == 1 else BATCH_COST[0] + BATCH_COST[1] * count
+        return min(self.carry.steps.values(), default=0.0) * at_once > FACTOR_COST * n_rows
+
+    def steps(self, iterations: int) -> dict[Form, float]:
+        """Return what the forms cost by now; a factor tells nothing, and what was known fades."""
+        known = self.carry.steps
+        if self.iterated or self.factored:
+            return remember_steps(known, self.system.form, iterations)
+        return {form: FADE * cost for form, cost in known.items()}
 
     def guess(self) -> Array | None:
         """Warm start of the mean, in the form of the system.

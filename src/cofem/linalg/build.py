@@ -16,6 +16,8 @@ from cofem.linalg.preconditioners import (
     FourierPreconditioner,
     PosteriorPreconditioner,
     deflated,
+    from_bands,
+    from_blocks,
     large_columns,
 )
 from cofem.linalg.system import Form, PosteriorSystem
@@ -90,9 +92,14 @@ def build_system(
         if with_large:
             large = large_columns(phi, reciprocal(alpha), noise_var)
         return PosteriorSystem(phi, alpha, noise_var, form, large, at_once)
+    if preconditioner == "auto" and (bands := from_bands(phi, alpha, noise_var)) is not None:
+        return PosteriorSystem(phi, alpha, noise_var, form, bands, at_once)
     if preconditioner == "auto" and (circulant := phi.circulant_gram()) is not None:
         fourier = FourierPreconditioner(alpha, noise_var, phi.column_energy, circulant)
         best = deflated(fourier, phi, alpha, noise_var)
+        return PosteriorSystem(phi, alpha, noise_var, form, best, at_once)
+    if preconditioner == "auto" and (several := phi.block_circulant_gram()) is not None:
+        best = from_blocks(phi, alpha, noise_var, several)
         return PosteriorSystem(phi, alpha, noise_var, form, best, at_once)
     if preconditioner == "auto":
         preconditioner = "jacobi" if phi.facts.row_gram is None else "spectral"
@@ -141,7 +148,8 @@ def choose_form(
         return "primal"
     steps = steps or {}
     # What is like a convolution has a preconditioner of the primal form only.
-    untried = 0 if phi.circulant_gram() is None else np.inf
+    like_convolution = phi.circulant_gram() is not None or phi.block_circulant_gram() is not None
+    untried = np.inf if like_convolution else 0
     if row_gram is None and steps.get("primal", UNTRIED_STEPS) >= steps.get("dual", untried):
         return "dual"
     # Rounding errors of the primal form collect in directions the data do not see, where the prior rules.
@@ -172,6 +180,6 @@ def _median_below(x: Array, limit: float) -> bool:
     return 2 * int(xp.count_nonzero(x < limit)) > x.shape[0]
 
 
-def remember_steps(steps: dict[Form, float], form: Form, latest: int) -> dict[Form, float]:
+def remember_steps(steps: dict[Form, float], form: Form, latest: float) -> dict[Form, float]:
     """Note what `form` cost just now; what the other one cost is slowly forgotten."""
     return {name: FADE * cost for name, cost in steps.items()} | {form: float(latest)}

@@ -18,7 +18,9 @@ from cofem.operators import entries
 from cofem.operators.circulant import CirculantGram
 from cofem.operators.entries import StoredMatrix
 from cofem.operators.facts import Facts
+from cofem.operators.filters import BlockCirculantGram, FilterBank, gram_at_offsets
 from cofem.operators.symbols import check_basis
+from cofem.operators.transforms import dispatch
 
 if TYPE_CHECKING:
     import scipy.sparse
@@ -501,6 +503,77 @@ class Operator(ABC):
     def _circulant_between(self, circulant: CirculantGram) -> CirculantGram | None:
         """Return what is like ``Phi^H C Phi`` for a circular convolution C of data, if that is one too."""
         return None
+
+    def filter_bank(self) -> FilterBank | None:
+        """Return the circular convolutions on one grid that the operator is, or is like; else None.
+
+        Exact for circular convolutions, multiples of the identity, and for what products and stacks make of
+        them; close for linear convolutions.
+
+        Examples
+        --------
+        >>> from cofem.operators import Convolution, hstack
+        >>> blur = Convolution([1.0, 1.0], 4)
+        >>> (blur @ hstack([blur, 2 * blur])).filter_bank().response.shape
+        (1, 2, 3)
+        """
+        return self._filter_bank()
+
+    def _filter_bank(self) -> FilterBank | None:
+        return None
+
+    def block_circulant_gram(self) -> BlockCirculantGram | None:
+        """Return what `circulant_gram` does, where coefficients are two or more arrays on one grid.
+
+        Examples
+        --------
+        >>> from cofem.operators import Convolution, Mask, hstack
+        >>> blur = Convolution([1.0, 1.0], 4)
+        >>> found = (Mask([0, 2], 4) @ hstack([blur, blur])).block_circulant_gram()
+        >>> found.shape, found.n_blocks, found.is_exact
+        ((4,), 2, False)
+        >>> blur.block_circulant_gram() is None
+        True
+        """
+        return self._block_circulant_gram()
+
+    def _block_circulant_gram(self) -> BlockCirculantGram | None:
+        bank = self._filter_bank()
+        return None if bank is None or bank.response.shape[1] < 2 else bank.gram()
+
+    def offset_gram(self, offsets: np.ndarray) -> np.ndarray | None:
+        """Return ``<phi_j, phi_{j + offset}>`` for every column j, or None where that is not at hand.
+
+        Parameters
+        ----------
+        offsets : ndarray of int, shape (m, number of axes)
+            Offsets on the grid of `circulant_gram`, which repeats; what a linear convolution shifts beyond
+            its grid has no meaning.
+
+        Returns
+        -------
+        ndarray of shape (m, D) or None
+            Exact, for convolutions and for samples and weights of them.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import Convolution, Mask
+        >>> seen = Mask([1, 3], 4) @ Convolution([1.0, 2.0], 4, causal=True)
+        >>> seen.offset_gram(np.array([[0], [1]])).round(9).tolist()
+        [[4.0, 1.0, 4.0, 1.0], [2.0, 0.0, 2.0, 0.0]]
+        """
+        return self._offset_gram(offsets, np.ones(self.shape[0]))
+
+    def _offset_gram(self, offsets: np.ndarray, weights: np.ndarray) -> np.ndarray | None:
+        """Return the same with weights of the data, shape (N,)."""
+        bank = self._filter_bank()
+        if bank is None or bank.shape is None or not bank.is_exact or bank.response.shape[:2] != (1, 1):
+            return None
+        spectrum = bank.response[0, 0].astype(np.complex128)
+        kernel = dispatch.from_spectrum(spectrum, bank.shape, real=bank.is_real)
+        found = gram_at_offsets(kernel, weights.reshape(bank.shape), offsets)
+        return found.reshape(len(offsets), -1)
 
     def stored_matrix(self) -> StoredMatrix | None:
         """Return the NumPy matrix that is all of the operator up to a factor, or None if there is none.

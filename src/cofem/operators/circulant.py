@@ -23,6 +23,8 @@ class CirculantGram:
         Whether it is a convolution with a real kernel.
     is_exact : bool
         Whether it is ``Phi^H Phi`` itself.
+    repeats : bool
+        Whether what is shifted beyond the grid comes back on its other side in ``Phi`` as well.
 
     Examples
     --------
@@ -36,6 +38,7 @@ class CirculantGram:
     eigenvalues: np.ndarray
     is_real: bool
     is_exact: bool = True
+    repeats: bool = True
 
     def times(self, factor: float, is_exact: bool = True) -> CirculantGram:
         """Return a multiple of it."""
@@ -45,8 +48,12 @@ class CirculantGram:
         """Return the sum, or None where the two are of different kinds."""
         if (self.shape, self.is_real) != (other.shape, other.is_real):
             return None
-        is_exact = self.is_exact and other.is_exact
-        return replace(self, eigenvalues=self.eigenvalues + other.eigenvalues, is_exact=is_exact)
+        return replace(
+            self,
+            eigenvalues=self.eigenvalues + other.eigenvalues,
+            is_exact=self.is_exact and other.is_exact,
+            repeats=self.repeats and other.repeats,
+        )
 
     def table(self) -> np.ndarray:
         """Return ``<phi_i, phi_j>`` by the offset ``i - j``, modulo the shape.

@@ -17,47 +17,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cofem._arrays import Array, conj, namespace, on_device_of, take, to_numpy
+from cofem.operators.agreed import (
+    agreed_groups,
+    agreed_shape,
+    all_sparse,
+    common_device_array,
+    common_precision,
+)
 from cofem.operators.base import FusedGram, Operator, Weights
 from cofem.operators.circulant import CirculantGram
 from cofem.operators.entries import StoredMatrix, diagonal_moduli, like_entries_of, to_device_of
 from cofem.operators.facts import Facts
+from cofem.operators.filters import BlockCirculantGram, FilterBank
 
 if TYPE_CHECKING:
     import scipy.sparse
-
-
-def common_precision(operators: Sequence[Operator]) -> str | None:
-    """Return the highest precision that any of ``operators`` stores, None if none stores numbers."""
-    return max((op.precision for op in operators if op.precision is not None), default=None)
-
-
-def agreed_groups(labels: Sequence[np.ndarray | None]) -> np.ndarray | None:
-    """Return the group labels that all operators along a shared axis agree on, else None."""
-    first = labels[0]
-    if first is None or any(other is None or not np.array_equal(first, other) for other in labels):
-        return None
-    return first
-
-
-def agreed_shape(shapes: Sequence[tuple[int, ...] | None]) -> tuple[int, ...] | None:
-    """Return the shape that all operators agree on, else None."""
-    return shapes[0] if all(shape == shapes[0] for shape in shapes) else None
-
-
-def all_sparse(operators: Sequence[Operator]) -> list[scipy.sparse.csr_array] | None:
-    """Return the sparse matrices of ``operators``, None if one has none."""
-    known: list[scipy.sparse.csr_array] = []
-    for op in operators:
-        matrix = op.sparse_matrix()
-        if matrix is None:  # the others are not built in vain
-            return None
-        known.append(matrix)
-    return known
-
-
-def common_device_array(operators: Sequence[Operator]) -> Array | None:
-    """Return the first `device_array` that any of ``operators`` has, None if none has."""
-    return next((op.device_array for op in operators if op.device_array is not None), None)
 
 
 class Adjoint(Operator):
@@ -101,6 +75,10 @@ class Adjoint(Operator):
 
     def _rows(self, indices: np.ndarray) -> Array:
         return conj(self.operator._columns(indices))
+
+    def _filter_bank(self) -> FilterBank | None:
+        bank = self.operator.filter_bank()
+        return None if bank is None else bank.adjoint
 
     def _adjoint_operator(self) -> Operator:
         return self.operator
@@ -249,6 +227,17 @@ class Scaled(_SameAxes):
 
     def _circulant_between(self, circulant: CirculantGram) -> CirculantGram | None:
         known = self.operator._circulant_between(circulant)
+        return None if known is None else known.times(abs(self.scalar) ** 2)
+
+    def _filter_bank(self) -> FilterBank | None:
+        bank = self.operator.filter_bank()
+        return None if bank is None else bank.times(self.scalar)
+
+    def _offset_gram(self, offsets: np.ndarray, weights: np.ndarray) -> np.ndarray | None:
+        return self.operator._offset_gram(offsets, abs(self.scalar) ** 2 * weights)
+
+    def _block_circulant_gram(self) -> BlockCirculantGram | None:
+        known = self.operator.block_circulant_gram()
         return None if known is None else known.times(abs(self.scalar) ** 2)
 
     def _sparse_matrix(self) -> scipy.sparse.csr_array | None:
@@ -435,6 +424,33 @@ class Product(Operator):
         for factor in rest:
             found = None if found is None else factor._circulant_between(found)
         return found
+
+    def _filter_bank(self) -> FilterBank | None:
+        found = self.factors[0].filter_bank()
+        for factor in self.factors[1:]:
+            bank = None if found is None else factor.filter_bank()
+            found = None if found is None or bank is None else found.after(bank)
+        return found
+
+    def _block_circulant_gram(self) -> BlockCirculantGram | None:
+        known = super()._block_circulant_gram()
+        first, *rest = self.factors
+        # As for one array.
+        if known is None and (first.facts.one_per_row or first.facts.column_gram is not None):
+            known = compose(*rest).block_circulant_gram()
+            share = first.facts.column_gram
+            if known is not None:
+                return known.times(_mean_square(first) if share is None else share, share is not None)
+        return known
+
+    def _offset_gram(self, offsets: np.ndarray, weights: np.ndarray) -> np.ndarray | None:
+        first, *rest = self.factors
+        if not first.facts.one_per_row:
+            return super()._offset_gram(offsets, weights)
+        squares = first.abs2()
+        if squares is None or self.device_array is not None:
+            return None
+        return compose(*rest)._offset_gram(offsets, to_numpy(squares.adjoint(weights)))
 
     def _stored_entries(self) -> int:
         *left, last = self.factors

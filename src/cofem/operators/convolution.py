@@ -26,6 +26,7 @@ from cofem._warn import warn
 from cofem.operators.base import Operator
 from cofem.operators.circulant import CirculantGram
 from cofem.operators.entries import lookup
+from cofem.operators.filters import FilterBank, gram_at_offsets
 from cofem.operators.transforms import dispatch
 
 _CHOICES = {"mode": ("circular", "linear"), "output": ("same", "full")}
@@ -157,7 +158,7 @@ class Convolution(Operator):
             is_complex=np.iscomplexobj(kernel),
             precision=precision_of(kernel),
         )
-        self._spectrum = self._kernel_spectrum()
+        self._spectrum = self._kernel_spectrum(self._padded_shape)
         self._responses: dict[str, DeviceCache] = {}
 
     def _set_geometry(self) -> None:
@@ -182,13 +183,13 @@ class Convolution(Operator):
             self._output_shape = self.signal_shape
             self._origin = tuple(0 if self.causal else (k - 1) // 2 for _, k in sizes)
 
-    def _kernel_spectrum(self) -> np.ndarray:
-        padded = np.zeros(self._padded_shape, dtype=self.kernel.dtype)
+    def _kernel_spectrum(self, shape: tuple[int, ...]) -> np.ndarray:
+        padded = np.zeros(shape, dtype=self.kernel.dtype)
         padded[tuple(slice(k) for k in self.kernel.shape)] = self.kernel
         # With its origin at index 0 the result starts at index 0 as well; what lies before wraps around into
         # the padding, which is long enough.
         padded = np.roll(padded, [-origin for origin in self._origin], axis=self._axes)
-        return dispatch.padded_spectrum(padded, self._padded_shape, real=not self.is_complex)
+        return dispatch.padded_spectrum(padded, shape, real=not self.is_complex)
 
     def _forward(self, x: Array) -> Array:
         return self._filter(x, self.signal_shape, self._response("forward", x), self._output_shape)
@@ -242,7 +243,8 @@ class Convolution(Operator):
         is_real = not self.is_complex
         # The origin makes no difference to the Gram operator, and a linear one differs at the borders only.
         spectrum = dispatch.padded_spectrum(self.kernel, self.signal_shape, real=is_real)
-        return CirculantGram(self.signal_shape, squared_modulus(spectrum), is_real, self.mode == "circular")
+        circular = self.mode == "circular"
+        return CirculantGram(self.signal_shape, squared_modulus(spectrum), is_real, circular, circular)
 
     def _circulant_between(self, circulant: CirculantGram) -> CirculantGram | None:
         own = self._circulant_gram()
@@ -251,6 +253,31 @@ class Convolution(Operator):
         if own.is_real != circulant.is_real:
             return None
         return replace(circulant, eigenvalues=own.eigenvalues * circulant.eigenvalues)
+
+    def _filter_bank(self) -> FilterBank | None:
+        if any(k > n for n, k in zip(self.signal_shape, self.kernel.shape, strict=True)):
+            return None
+        if self._output_shape != self.signal_shape:
+            return None
+        spectrum = self._spectrum
+        if self.mode == "linear":  # differs at the borders only
+            spectrum = self._kernel_spectrum(self.signal_shape)
+        return FilterBank(
+            self.signal_shape, spectrum[None, None], not self.is_complex, self.mode == "circular"
+        )
+
+    def _offset_gram(self, offsets: np.ndarray, weights: np.ndarray) -> np.ndarray | None:
+        if self.mode == "circular":
+            return super()._offset_gram(offsets, weights)
+        # On the padded grid nothing wraps around.
+        kernel = np.zeros(self._padded_shape, dtype=np.result_type(self.kernel.dtype, np.float64))
+        kernel[tuple(slice(k) for k in self.kernel.shape)] = self.kernel
+        kernel = np.roll(kernel, [-origin for origin in self._origin], axis=self._axes)
+        padded = np.zeros(self._padded_shape)
+        padded[tuple(slice(n) for n in self._output_shape)] = weights.reshape(self._output_shape)
+        found = gram_at_offsets(kernel, padded, offsets)
+        cut = found[(slice(None), *(slice(n) for n in self.signal_shape))]
+        return cut.reshape(len(offsets), -1)
 
     def _spectral_norm(self) -> float:
         if self.mode == "circular":

@@ -22,6 +22,7 @@ from cofem.operators.base import Operator
 from cofem.operators.circulant import CirculantGram
 from cofem.operators.dense import Dense
 from cofem.operators.entries import StoredMatrix
+from cofem.operators.filters import BlockCirculantGram
 
 
 class ProductCounter:
@@ -330,6 +331,16 @@ class Dictionary(Operator):
 
     def _circulant_gram(self) -> CirculantGram | None:
         return self._known_circulant
+
+    @cached_property
+    def _known_blocks(self) -> BlockCirculantGram | None:
+        return self.operator.block_circulant_gram()
+
+    def _block_circulant_gram(self) -> BlockCirculantGram | None:
+        return self._known_blocks
+
+    def _offset_gram(self, offsets: np.ndarray, weights: np.ndarray) -> np.ndarray | None:
+        return self.operator._offset_gram(offsets, weights)
 
     def _stored_matrix(self) -> StoredMatrix | None:
         return self.operator.stored_matrix()

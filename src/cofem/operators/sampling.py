@@ -28,6 +28,7 @@ from cofem._arrays import (
 from cofem.operators.base import Operator, Weights
 from cofem.operators.circulant import CirculantGram
 from cofem.operators.facts import Facts
+from cofem.operators.filters import FilterBank
 
 # Length of a scattered vector from which one assignment per vector beats one for the whole batch, which
 # jumps between the vectors and so out of the cache.
@@ -212,6 +213,9 @@ class Identity(Operator):
 
     def _circulant_between(self, circulant: CirculantGram) -> CirculantGram | None:
         return circulant
+
+    def _filter_bank(self) -> FilterBank:
+        return FilterBank(None, np.ones((1, 1)), is_real=True)
 
     def _adjoint_operator(self) -> Operator:
         return self

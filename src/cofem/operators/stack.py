@@ -10,17 +10,18 @@ import numpy as np
 import scipy.sparse
 
 from cofem._arrays import Array, namespace, take
-from cofem.operators.base import Operator
-from cofem.operators.circulant import CirculantGram
-from cofem.operators.compose import (
+from cofem.operators.agreed import (
     agreed_groups,
     agreed_shape,
     all_sparse,
     common_device_array,
     common_precision,
 )
+from cofem.operators.base import Operator
+from cofem.operators.circulant import CirculantGram
 from cofem.operators.entries import like_entries_of
 from cofem.operators.facts import Facts
+from cofem.operators.filters import FilterBank, stacked
 
 
 class Stack(Operator):
@@ -61,6 +62,9 @@ class Stack(Operator):
         for other in others:
             first = None if first is None or other is None else first.plus(other)
         return first
+
+    def _filter_bank(self) -> FilterBank | None:
+        return stacked([op.filter_bank() for op in self.parts])
 
     def _columns(self, indices: np.ndarray) -> Array:
         pieces = [like_entries_of(self, op._columns(indices)) for op in self.parts]

@@ -15,10 +15,11 @@ from cofem.linalg.diagonals.paired import Paired
 from cofem.linalg.diagonals.pooled import Pooled
 from cofem.linalg.diagonals.rademacher import Rademacher
 from cofem.linalg.diagonals.self_consistent import SelfConsistent
+from cofem.linalg.diagonals.windows import Windows
 
 DIAGONALS: dict[str, type[DiagonalEstimator]] = {
     estimator.name: estimator
-    for estimator in (Gate, Rademacher, Paired, Pooled, Clusters, SelfConsistent, Corrected, Exact)
+    for estimator in (Gate, Rademacher, Paired, Pooled, Clusters, Windows, SelfConsistent, Corrected, Exact)
 }
 
 __all__ = [
@@ -36,4 +37,5 @@ __all__ = [
     "Rademacher",
     "RightHandSides",
     "SelfConsistent",
+    "Windows",
 ]

@@ -12,7 +12,7 @@ from cofem._arrays import Array, inner, is_complex, namespace
 from cofem._blocks import CACHE_BLOCK, blocks
 from cofem._packing import packable
 from cofem.linalg.build import right_hand_sides_at_once
-from cofem.linalg.couplings import has_couplings
+from cofem.linalg.couplings import has_couplings, like_convolution, plainly_coupled
 from cofem.linalg.diagonals.base import (
     DiagonalEstimate,
     DiagonalEstimator,
@@ -24,6 +24,7 @@ from cofem.linalg.diagonals.corrected import Corrected
 from cofem.linalg.diagonals.exact import Exact
 from cofem.linalg.diagonals.pooled import Pooled
 from cofem.linalg.diagonals.self_consistent import SelfConsistent
+from cofem.linalg.diagonals.windows import Windows
 from cofem.linalg.probes import Signs, draw_signs
 
 #: Mean squared relative error of what the data say about each coefficient that is tolerated. On incoherent
@@ -54,8 +55,12 @@ class Verdict(NamedTuple):
     #: Checks in a row that were neither good nor bad enough; error and standard error are of all of them.
     doubtful: int = 0
     failed: tuple[str, ...] = ()
+    #: Estimators that were not tried: the structure of Phi is against them.
+    left_out: tuple[str, ...] = ()
     #: Whether the estimates are exact from now on.
     exact: bool = False
+    #: Whether the next estimate is free enough of noise for acceleration, as the estimator says.
+    quiet: bool = True
     #: The current estimator's own carry, once it has one.
     inner: Any = None
     started: bool = False
@@ -76,8 +81,9 @@ class _Requested(NamedTuple):
 class Gate(DiagonalEstimator):
     """Use the fastest estimator that direct probes do not contradict.
 
-    Starts from what the structure allows: `exact` if Phi is small, else `self_consistent`, then `pooled` if
-    the operator names groups of coefficients, then `clusters` where couplings between columns are to be had.
+    Starts from what the structure allows: `exact` if Phi is small, else `self_consistent` (not where columns
+    are plainly alike), then `pooled` if the operator names groups of coefficients, then `clusters` where
+    couplings between columns are to be had.
     At the 2nd, 5th, 11th, ... step it solves for a few direct probes as well. With the ratios r of two
     independent direct estimates to the fast one, ``(r_1 - 1)(r_2 - 1)`` averaged over coefficients and pairs
     of probes is an unbiased estimate of the mean squared relative error. Most coefficients are soon known to
@@ -128,24 +134,30 @@ class Gate(DiagonalEstimator):
         if n * d <= SMALL_ENTRIES:
             return (Exact(),)
         grouped = () if context.phi.groups is None else (Pooled(probes=2),)
-        coupled = (Clusters(),) if has_couplings(context.phi) else ()
+        coupled: tuple[DiagonalEstimator, ...] = (Clusters(),) if has_couplings(context.phi) else ()
+        if like_convolution(context.phi):
+            coupled = (*coupled, Windows())  # among stored columns traces are better
         work = min(n, d) * n * d * (4 if context.phi.is_complex else 1)
         medium = n * d <= MEDIUM_ENTRIES and work <= MEDIUM_WORK
         return (SelfConsistent(), *grouped, *coupled, Exact() if medium else self.fallback)
 
     def _current(self, context: PosteriorContext, verdict: Verdict, without: str = "") -> DiagonalEstimator:
         """Return the first estimator that has not failed, and is not the one named."""
-        failed = (*verdict.failed, without)
+        failed = (*verdict.failed, *verdict.left_out, without)
         return next(estimator for estimator in self.candidates(context) if estimator.name not in failed)
 
     def init(self, context: PosteriorContext, rng: np.random.Generator) -> Verdict:
         """Begin with the fastest estimator."""
         verdict = Verdict()
+        names = [estimator.name for estimator in self.candidates(context)]
+        if Clusters.name in names and context.phi.groups is None and plainly_coupled(context.phi):
+            # Each rejection costs the steps before it, since the fit starts over.
+            verdict = Verdict(left_out=(SelfConsistent.name,))
         return verdict._replace(inner=self._current(context, verdict).init(context, rng), started=True)
 
     def quiet(self, carry: Any) -> bool:
-        """Quiet until an estimator with probes has taken over."""
-        return not carry.failed or carry.exact
+        """Ask the estimator that comes next."""
+        return carry.quiet
 
     def is_exact(self, carry: Any) -> bool:
         """Tell whether the exact diagonal is used."""
@@ -204,7 +216,10 @@ class Gate(DiagonalEstimator):
                     steps=0, next_check=2, doubtful=0, failed=failed, inner=None, started=False
                 )
                 estimate = DiagonalEstimate(value, estimate.uncertainty, used="check probes")
-        verdict = verdict._replace(exact=self._current(context, verdict).name == "exact")
+        following = self._current(context, verdict)
+        verdict = verdict._replace(
+            exact=following.name == "exact", quiet=following.quiet(verdict.inner) if verdict.started else True
+        )
         return DiagonalEstimate(
             estimate.value,
             estimate.uncertainty,
@@ -218,6 +233,8 @@ class Gate(DiagonalEstimator):
 
     def _explain(self, context: PosteriorContext, verdict: Verdict) -> str:
         current = self._current(context, verdict)
+        alike = "columns are much alike" if verdict.left_out else ""
+        why = f"'{verdict.failed[-1]}' failed" if verdict.failed else alike
         means = "variances are exact" if current.name == "exact" else f"variances by '{current.name}'"
         if not verdict.checks:
             return means if current.name == "exact" else f"{means}, not checked yet"
@@ -227,7 +244,7 @@ class Gate(DiagonalEstimator):
         )
         if current.name != "exact" and verdict.error > ROUGH + 3 * verdict.standard_error:
             found += ": standard deviations are rough"
-        return f"{means}, " + (f"because '{verdict.failed[-1]}' failed: " if verdict.failed else "") + found
+        return f"{means}, " + (f"because {why}: " if why else "") + found
 
 
 def _judged(verdict: Verdict, error: float, standard_error: float, tolerated: float) -> Verdict:

@@ -31,6 +31,50 @@ from cofem.linalg.roots import newton_root
 SMALLEST_GROUP = 16
 
 
+class Groups(NamedTuple):
+    """Groups of coefficients that have a number each.
+
+    Attributes
+    ----------
+    members : list
+        Indices of the coefficients in each group; None is all of them.
+    number : ndarray of int, shape (D,), or None
+        The group of each coefficient; None if there is one group.
+    """
+
+    members: list[Any]
+    number: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, labels: Any, size: int) -> Groups:
+        """Take them from the label of each of `size` coefficients; None makes one group.
+
+        Examples
+        --------
+        Small groups are one:
+
+        >>> import numpy as np
+        >>> groups = Groups.of(np.repeat([0, 1, 2], [20, 3, 2]), 25)
+        >>> [members.size for members in groups.members]
+        [20, 5]
+        >>> groups.for_each(np.array([1.0, 5.0]), np.zeros(1))[18:22].tolist()
+        [1.0, 1.0, 5.0, 5.0]
+        """
+        members = _members(labels)
+        if len(members) == 1:
+            return cls(members)
+        number = np.zeros(size, dtype=np.intp)
+        for i, group in enumerate(members):
+            number[group] = i
+        return cls(members, number)
+
+    def for_each(self, numbers: np.ndarray, like: Array) -> Any:
+        """Give each coefficient the number of its group; one number for all stays one."""
+        if self.number is None:
+            return float(numbers[0])
+        return on_device_of(like, numbers[self.number].astype(precision_of(like)))
+
+
 @dataclass(frozen=True)
 class Pooled(DiagonalEstimator):
     r"""``s_j = 1 / (alpha_j + c ||phi_j||^2)`` with one c for each group of coefficients.
@@ -80,10 +124,11 @@ class Pooled(DiagonalEstimator):
         self, context: PosteriorContext, carry: Any, rhs: RightHandSides, x: Array
     ) -> DiagonalEstimate:
         """Turn the probes' traces into one c for each group."""
-        traces = Traces.of(context, rhs.extra, x, self.groups)
-        g = context.g
+        labels = context.phi.groups if self.groups is None else self.groups
+        groups, g = Groups.of(labels, context.alpha.shape[0]), context.g
+        traces = Traces.of(context, rhs.extra, x, groups)
         scales = traces.scales(g * context.phi.column_energy, 1 / context.noise_var)
-        scale, spread = traces.for_each(scales, g), traces.for_each(traces.errors, g)
+        scale, spread = groups.for_each(scales, g), groups.for_each(traces.errors, g)
         value = context.clip(g / (1 + g * (scale * context.phi.column_energy)))
         gamma = 1 - value / g
         # d log s / d log c = -gamma
@@ -99,26 +144,23 @@ class Traces(NamedTuple):
 
     Attributes
     ----------
-    members : list
-        Indices of the coefficients in each group; None is all of them.
+    groups : Groups
+        The groups.
     weight : array of shape (D,)
         The w.
     gammas : ndarray of shape (number of groups,)
         The sums.
     errors : ndarray of shape (number of groups,)
         Their relative standard errors.
-    number : ndarray of int, shape (D,)
-        The group of each coefficient.
     """
 
-    members: list[Any]
+    groups: Groups
     weight: Array
     gammas: np.ndarray
     errors: np.ndarray
-    number: np.ndarray
 
     @classmethod
-    def of(cls, context: PosteriorContext, probes: Array, x: Array, labels: Any = None) -> Traces:
+    def of(cls, context: PosteriorContext, probes: Array, x: Array, groups: Groups) -> Traces:
         """Take them from solutions for probes.
 
         Parameters
@@ -127,42 +169,33 @@ class Traces(NamedTuple):
             The posterior.
         probes, x : array of shape (K, D)
             The probes, and the solutions for them times `context.probe_scale`.
-        labels : array of int, shape (D,), optional
-            Group of each coefficient; by default what the operator says.
+        groups : Groups
+            The groups.
         """
         xp = namespace(x)
         scale = context.probe_scale()
         left = xp.real(conj(probes) * x) * scale  # estimates w_j (1 - gamma_j), one row a probe
         weight = scale * scale
         weight *= context.g
-        members = _members(context.phi.groups if labels is None else labels)
-        number = np.zeros(x.shape[1], dtype=np.intp)
-        gammas, errors = np.zeros(len(members)), np.zeros(len(members))
-        for i, group in enumerate(members):
+        gammas, errors = np.zeros(len(groups.members)), np.zeros(len(groups.members))
+        for i, group in enumerate(groups.members):
             part, all_of_it = left, weight
             if group is not None:
-                number[group] = i
                 part, all_of_it = take(left, group, axis=1), take(weight, group, axis=0)
             sums = to_numpy(xp.sum(part, axis=-1, dtype=xp.float64))
             gammas[i] = float(np.mean(total(all_of_it) - sums))
             errors[i] = _relative_error(part, gammas[i])
-        return cls(members, weight, gammas, errors, number)
+        return cls(groups, weight, gammas, errors)
 
     def scales(self, strength: Array, largest: float) -> np.ndarray:
         """Return the c of each group with ``sum_j w_j c t_j / (1 + c t_j)`` as found; t has shape (D,)."""
-        found = np.zeros(len(self.members))
-        for i, group in enumerate(self.members):
+        found = np.zeros(len(self.groups.members))
+        for i, group in enumerate(self.groups.members):
             t, w = strength, self.weight
             if group is not None:
                 t, w = take(t, group, axis=0), take(w, group, axis=0)
             found[i] = solve_trace(t, self.gammas[i], largest, w)
         return found
-
-    def for_each(self, numbers: np.ndarray, like: Array) -> Any:
-        """Give each coefficient the number of its group; one number for all stays one."""
-        if numbers.size == 1:
-            return float(numbers[0])
-        return on_device_of(like, numbers[self.number].astype(precision_of(like)))
 
 
 def solve_trace(strength: Array, gamma: float, largest: float, weight: Array | None = None) -> float:

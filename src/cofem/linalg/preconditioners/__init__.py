@@ -1,17 +1,23 @@
 """Preconditioners of the posterior's linear systems: objects of one kind, one file each."""
 
+from cofem.linalg.preconditioners.banded import BandedPreconditioner, from_bands
 from cofem.linalg.preconditioners.base import PosteriorPreconditioner
+from cofem.linalg.preconditioners.block_fourier import BlockFourierPreconditioner, from_blocks
 from cofem.linalg.preconditioners.deflation import Deflated, deflated
 from cofem.linalg.preconditioners.diagonal import DiagonalPreconditioner
 from cofem.linalg.preconditioners.fourier import FourierPreconditioner
 from cofem.linalg.preconditioners.large_columns import LargeColumns, large_columns
 
 __all__ = [
+    "BandedPreconditioner",
+    "BlockFourierPreconditioner",
     "Deflated",
     "DiagonalPreconditioner",
     "FourierPreconditioner",
     "LargeColumns",
     "PosteriorPreconditioner",
     "deflated",
+    "from_bands",
+    "from_blocks",
     "large_columns",
 ]

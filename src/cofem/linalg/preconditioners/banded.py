@@ -1,0 +1,122 @@
+r"""A preconditioner for convolutions along one axis of which some data are missing, or that end at borders.
+
+A Fourier transform knows how columns are coupled on the average only. Where each column is coupled with few
+neighbours, the system is a matrix with few diagonals, which is factored in :math:`D L^2` operations. On a
+grid that repeats, the couplings of its two ends are left out. What is left is a Gram matrix as well, that of
+the convolution in which the data beyond the end are apart from those at the beginning, so that it can be
+factored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import scipy.linalg
+
+from cofem._arrays import Array
+from cofem.linalg.preconditioners.base import PosteriorPreconditioner
+from cofem.operators.dictionary import Dictionary
+
+#: Most diagonals beside the main one, and most entries of all of them.
+MOST_DIAGONALS, MOST_ENTRIES = 256, 2**24
+#: Entries of the Gram operator, relative to its diagonal, that are rounding errors.
+ROUNDING = 1e-14
+
+
+@dataclass(frozen=True)
+class BandedPreconditioner(PosteriorPreconditioner):
+    """Solve with the couplings of neighbours and the prior.
+
+    Attributes
+    ----------
+    bands : ndarray of shape (L + 1, D)
+        ``<phi_{j + d}, phi_j>`` in row d.
+    alpha : ndarray of shape (D,)
+        Prior precisions.
+    noise_var : float
+        Noise variance.
+    factor : ndarray of shape (L + 1, D), optional
+        The Cholesky factor, once prepared.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> P = BandedPreconditioner(np.array([[2.0, 2.0, 2.0], [1.0, 1.0, 0.0]]), np.ones(3), 0.5).prepared()
+    >>> x = np.empty((1, 3))
+    >>> P.apply(np.array([[3.5, 4.5, 3.5]]), x)
+    >>> x.round(12).tolist()
+    [[1.0, 1.0, 1.0]]
+    """
+
+    bands: np.ndarray
+    alpha: np.ndarray
+    noise_var: float
+    factor: np.ndarray | None = None
+
+    #: As in `FourierPreconditioner`.
+    sharpness_for_probes: ClassVar[float] = 0.3
+
+    def prepared(self) -> BandedPreconditioner:
+        """Return the preconditioner with its factor."""
+        matrix = self.bands.copy()
+        matrix[0] += self.noise_var * self.alpha
+        # Rounding errors of the bands, which a very small alpha would not hide.
+        matrix[0] *= 1 + 1e-13
+        return replace(self, factor=scipy.linalg.cholesky_banded(matrix, True, lower=True))
+
+    def apply(self, r: Array, out: Array) -> None:
+        """Write ``P^-1 r`` into `out`, both of shape (B, D)."""
+        out[...] = scipy.linalg.cho_solve_banded((self.factor, True), r.T).T
+
+
+#: The bands of dictionaries in use.
+_KNOWN: WeakKeyDictionary[Dictionary, np.ndarray | None] = WeakKeyDictionary()
+
+
+def from_bands(phi: Dictionary, alpha: Array, noise_var: float) -> BandedPreconditioner | None:
+    """Return the preconditioner, or None where it is not at hand.
+
+    Parameters
+    ----------
+    phi : Dictionary
+        Phi.
+    alpha : array of shape (D,)
+        Prior precisions.
+    noise_var : float
+        Noise variance.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cofem.operators import Convolution, DCT, Mask
+    >>> seen = Dictionary(Mask([0, 2, 5], 8) @ Convolution([1.0, 2.0], 8, causal=True), like=np.zeros(1))
+    >>> from_bands(seen, np.ones(8), 0.1).bands.round(9)[0] + 0.0
+    array([1., 4., 1., 0., 4., 1., 0., 4.])
+    >>> from_bands(Dictionary(DCT(8), like=np.zeros(1)), np.ones(8), 0.1) is None
+    True
+    """
+    if phi not in _KNOWN:
+        _KNOWN[phi] = gram_bands(phi) if isinstance(alpha, np.ndarray) else None
+    bands = _KNOWN[phi]
+    return None if bands is None else BandedPreconditioner(bands, alpha, noise_var)
+
+
+def gram_bands(phi: Dictionary) -> np.ndarray | None:
+    """Return the diagonals of the Gram matrix, shape (L + 1, D), if it has few and is not a circulant."""
+    circulant = phi.circulant_gram()
+    if circulant is None or circulant.is_exact or len(circulant.shape) > 1 or phi.device_array is not None:
+        return None
+    moduli = np.abs(circulant.table())
+    offsets = np.flatnonzero(moduli > ROUNDING * moduli[0])
+    reach = int(np.minimum(offsets, moduli.size - offsets).max(initial=0))
+    if reach > MOST_DIAGONALS or 2 * reach >= moduli.size or (reach + 1) * moduli.size > MOST_ENTRIES:
+        return None
+    bands = phi.offset_gram(np.arange(reach + 1)[:, None])
+    if bands is None:
+        return None
+    for offset in range(1, reach + 1):
+        bands[offset, -offset:] = 0
+    return np.conj(bands)
