@@ -470,7 +470,7 @@ def test_a_checkpoint_of_another_operator_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::cofem.ConvergenceWarning")
-@pytest.mark.parametrize("stage", ["noise", "choice 2/2", "fit"])
+@pytest.mark.parametrize("stage", ["noise", "choice 2/3", "fit"])
 def test_a_callback_may_stop_each_stage(stage: str, tmp_path: Path) -> None:
     Phi, y, _ = jumps(60)
     analysis: Any = 60 if stage.startswith("choice") else Gradient(60)
@@ -778,7 +778,7 @@ def test_a_checkpoint_of_tensors(tmp_path: Path) -> None:
     whole = cofem.fit(Phi, torch.asarray(y), **same)
     with pytest.raises(KeyboardInterrupt):
         cofem.fit(
-            Phi, torch.asarray(y), checkpoint=path, callback=Break("choice 2/2", ["choice 2/2"]), **same
+            Phi, torch.asarray(y), checkpoint=path, callback=Break("choice 2/3", ["choice 2/3"]), **same
         )
     again = cofem.fit(Phi, torch.asarray(y), resume=path, **same)
     np.testing.assert_array_equal(again.mean.numpy(), whole.mean.numpy())
