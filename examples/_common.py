@@ -110,23 +110,36 @@ class Scores:
         run: Callable[[Any], Any],
         settings: Iterable[Any],
         error: Callable[[Any], float],
+        *,
         before: float = 0.0,
+        held: Callable[[Any], float] = lambda best: np.nan,
     ) -> Any:
         """Run with each setting, note the best result of all, judged by the truth, and return it.
 
-        `before` are the seconds of what all runs start from.
+        `before` are the seconds of what all runs start from; `held` is the share of the truth in intervals.
         """
         tried = [timed(run, setting) for setting in settings]
         best, once = min(tried, key=lambda result: error(result[0]))
-        self.add(method, error(best), before + sum(more for _, more in tried), once=before + once)
+        seconds = before + sum(more for _, more in tried)
+        self.add(method, error(best), seconds, held(best), before + once)
         return best
+
+    def over(self, seeds: Iterable[int], run: Callable[..., Any], *arguments: Any) -> Any:
+        """Call ``run(seed, *arguments, self)`` for each seed; return what the first one returned."""
+        returned = []
+        for seed in seeds:
+            print(f"\nSeed {seed}")
+            returned.append(run(seed, *arguments, self))
+        return returned[0]
 
     def table(self, name: str) -> None:
         """Print mean and standard deviation over the seeds, mean times and mean shares."""
         rows = []
         for method, scores in self.found.items():
             errors, seconds, once, held = (np.array(column) for column in zip(*scores, strict=True))
-            shares = "" if np.isnan(held).any() else f"{held.mean():.0%} ({held.min():.0%} to {held.max():.0%})"
+            shares = (
+                "" if np.isnan(held).any() else f"{held.mean():.0%} ({held.min():.0%} to {held.max():.0%})"
+            )
             times = [f"{np.mean(time):.{1 if np.mean(time) > 0.1 else 2}f}" for time in (seconds, once)]
             rows.append((method, self._spread(errors), *times, shares))
         print()

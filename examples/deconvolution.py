@@ -38,51 +38,51 @@ def gaussian(width: float) -> np.ndarray:
     return np.outer(profile, profile) / profile.sum() ** 2
 
 
-def main() -> None:
-    """Run the example."""
-    out, seeds = start_with_seeds(__doc__)
-    image = color.rgb2gray(data.hubble_deep_field())[232 : 232 + SIZE, 300 : 300 + SIZE]
-    psf, scores = gaussian(2.0), Scores(".1%")
+def run(seed: int, image: np.ndarray, scores: Scores) -> dict[str, np.ndarray]:
+    """Compare on one draw of the noise; return pictures."""
+    psf = gaussian(2.0)
     blur = Convolution(psf, image.shape)
+    y = blur @ image.ravel() + NOISE_STD * np.random.default_rng(seed).standard_normal(image.size)
+    observed = y.reshape(image.shape)
+    positive = np.clip(observed, 0, None)
 
     def error(found: np.ndarray) -> float:
         return nrmse(found[INNER], image[INNER])
 
-    for seed in seeds:
-        print(f"\nSeed {seed}")
-        y = blur @ image.ravel() + NOISE_STD * np.random.default_rng(seed).standard_normal(image.size)
-        observed = y.reshape(image.shape)
+    def lucy(steps: int) -> np.ndarray:
+        return restoration.richardson_lucy(positive, psf, steps, clip=False)
 
-        def lucy(steps: int, positive: np.ndarray = np.clip(observed, 0, None)) -> np.ndarray:
-            return restoration.richardson_lucy(positive, psf, steps, clip=False)
+    def wiener(balance: float) -> np.ndarray:
+        return restoration.wiener(observed, psf, balance, clip=False)
 
-        def wiener(balance: float, observed: np.ndarray = observed) -> np.ndarray:
-            return restoration.wiener(observed, psf, balance, clip=False)
+    scores.add("none: the input", error(observed), 0.0)
+    best = scores.tune("richardson_lucy, tuned", lucy, STEPS, error)
+    scores.tune("wiener, tuned", wiener, BALANCES, error)
+    for label, nonnegative in (('cofem, analysis="auto"', False), ("the same, nonnegative=True", True)):
+        options = {"noise_std": NOISE_STD, "analysis": "auto", "nonnegative": nonnegative, "rng": seed}
+        post, seconds = timed(cofem.fit, blur, y, **options)
+        found, std = post.mean.reshape(image.shape), post.std.reshape(image.shape)
+        lower, upper = (bound.reshape(image.shape)[INNER] for bound in post.credible_interval(0.95))
+        held = np.mean((lower < image[INNER]) & (image[INNER] < upper))
+        scores.add(label, error(found), seconds, held)
+        print(f"    {post.n_iter} steps; {post.status}")
+    panels = {
+        "original": image,
+        "input": observed,
+        f"richardson_lucy, {error(best):.1%}": best,
+        f"cofem, {error(found):.1%}": found,
+    }
+    # The brightest core would leave the rest of the sky black.
+    panels = {title: np.clip(panel, 0, np.percentile(image, 99.8)) for title, panel in panels.items()}
+    return panels | {ImageDisplay.UNCERTAINTY: std}
 
-        scores.add("none: the input", error(observed), 0.0)
-        best = scores.tune("richardson_lucy, tuned", lucy, STEPS, error)
-        scores.tune("wiener, tuned", wiener, BALANCES, error)
-        for nonnegative in (False, True):
-            post, seconds = timed(
-                cofem.fit, blur, y, noise_std=NOISE_STD, analysis="auto", nonnegative=nonnegative, rng=seed
-            )
-            found, std = post.mean.reshape(image.shape), post.std.reshape(image.shape)
-            lower, upper = (bound.reshape(image.shape)[INNER] for bound in post.credible_interval(0.95))
-            held = np.mean((lower < image[INNER]) & (image[INNER] < upper))
-            label = 'cofem, analysis="auto"' + (", nonnegative=True" if nonnegative else "")
-            scores.add(label, error(found), seconds, held)
-            print(f"    {post.n_iter} steps; {post.status}")
-        if seed == 0:
-            panels = {
-                "original": image,
-                "input": observed,
-                f"richardson_lucy, {error(best):.1%}": best,
-                f"cofem, {error(found):.1%}": found,
-            }
-            # The brightest core would leave the rest of the sky black.
-            panels = {title: np.clip(panel, 0, np.percentile(image, 99.8)) for title, panel in panels.items()}
-            panels |= {ImageDisplay.UNCERTAINTY: std}
 
+def main() -> None:
+    """Run the example."""
+    out, seeds = start_with_seeds(__doc__)
+    image = color.rgb2gray(data.hubble_deep_field())[232 : 232 + SIZE, 300 : 300 + SIZE]
+    scores = Scores(".1%")
+    panels = scores.over(seeds, run, image)
     scores.table("NRMSE")
     display = ImageDisplay(panels).plot()
     save(display.figure_, out / "deconvolution.png", dpi=64)

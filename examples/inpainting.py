@@ -1,6 +1,7 @@
 """Inpainting: a photograph from 40 % of its pixels.
 
-Task: fill in the pixels that were not seen, and remove the noise from those that were. The noise is not known.
+Task: fill in the pixels that were not seen, and remove the noise from those that were. The noise is
+not known.
 
 Data: the cameraman of PyWavelets (``pywt.data.camera``), averaged to 256 x 256 pixels, with noise of 2 % and
 of 10 % of the range added.
@@ -28,48 +29,44 @@ SIZE, SHARE = 256, 0.4
 WEIGHTS = {0.02: (0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1), 0.1: (0.05, 0.07, 0.1, 0.12, 0.15, 0.2)}
 
 
+def run(seed: int, image: np.ndarray, noise_std: float, scores: Scores) -> dict[str, np.ndarray]:
+    """Compare on one draw of pixels and noise; return pictures."""
+    rng = np.random.default_rng(seed)
+    seen = rng.random(image.shape) < SHARE
+    noise = {std: std * rng.standard_normal(image.shape).astype(np.float32) for std in WEIGHTS}
+    observed = image + noise[noise_std]
+
+    def error(found: np.ndarray) -> float:
+        return float(10 * np.log10(np.mean((found - image)[~seen] ** 2)))
+
+    smooth, before = timed(inpaint_biharmonic, np.where(seen, observed, 0), ~seen)
+    scores.add("inpaint_biharmonic", error(smooth), before)
+    name, weights = "the same and denoise_tv_chambolle, tuned", WEIGHTS[noise_std]
+    best = scores.tune(name, lambda w: denoise_tv_chambolle(smooth, w), weights, error, before=before)
+
+    post, seconds = timed(cofem.fit, Mask(seen), observed[seen], analysis="auto", rng=seed)
+    found, std = post.mean.reshape(image.shape), post.std.reshape(image.shape)
+    held = np.mean((abs(found - image) < 1.96 * std)[~seen])
+    scores.add('cofem, analysis="auto"', error(found), seconds, held)
+    print(f"    noise {post.noise_std:.3f}; {post.n_iter} steps; {post.status}")
+    return {
+        "original": image,
+        f"input, {seen.mean():.0%} of the pixels": np.where(seen, observed, np.nan),
+        f"biharmonic and TV, {-error(best):.1f} dB": best,
+        f"cofem, {-error(found):.1f} dB": found,
+        ImageDisplay.UNCERTAINTY: std,
+    }
+
+
 def main() -> None:
     """Run the example."""
     out, seeds = start_with_seeds(__doc__)
     image = (pywt.data.camera() / 255).reshape(SIZE, 2, SIZE, 2).mean(axis=(1, 3)).astype(np.float32)
-    scores = {noise_std: Scores(".2f") for noise_std in WEIGHTS}
-    panels = {}
-    for seed in seeds:
-        rng = np.random.default_rng(seed)
-        seen = rng.random(image.shape) < SHARE
-
-        def error(found: np.ndarray, seen: np.ndarray = seen) -> float:
-            return 10 * np.log10(np.mean((found - image)[~seen] ** 2))
-
-        for noise_std, weights in WEIGHTS.items():
-            print(f"\nSeed {seed}, noise {noise_std:.0%}")
-            observed = image + noise_std * rng.standard_normal(image.shape).astype(np.float32)
-            smooth, before = timed(inpaint_biharmonic, np.where(seen, observed, 0), ~seen)
-            scores[noise_std].add("inpaint_biharmonic", error(smooth), before)
-
-            def denoised(weight: float, smooth: np.ndarray = smooth) -> np.ndarray:
-                return denoise_tv_chambolle(smooth, weight)
-
-            name = "the same and denoise_tv_chambolle, tuned"
-            best = scores[noise_std].tune(name, denoised, weights, error, before)
-
-            post, seconds = timed(cofem.fit, Mask(seen), observed[seen], analysis="auto", rng=seed)
-            found, std = post.mean.reshape(image.shape), post.std.reshape(image.shape)
-            held = np.mean((abs(found - image) < 1.96 * std)[~seen])
-            scores[noise_std].add('cofem, analysis="auto"', error(found), seconds, held)
-            print(f"    noise {post.noise_std:.3f}; {post.n_iter} steps; {post.status}")
-            if not panels:
-                panels = {
-                    "original": image,
-                    f"input, {seen.mean():.0%} of the pixels": np.where(seen, observed, np.nan),
-                    f"biharmonic and TV, {-error(best):.1f} dB": best,
-                    f"cofem, {-error(found):.1f} dB": found,
-                    ImageDisplay.UNCERTAINTY: std,
-                }
-
-    for noise_std, those in scores.items():
-        those.table(f"PSNR of the unseen in dB, noise {noise_std:.0%}")
-    display = ImageDisplay(panels).plot()
+    results = {noise_std: Scores(".2f") for noise_std in WEIGHTS}
+    panels = [scores.over(seeds, run, image, noise_std) for noise_std, scores in results.items()]
+    for noise_std, scores in results.items():
+        scores.table(f"PSNR of the unseen in dB, noise {noise_std:.0%}")
+    display = ImageDisplay(panels[0]).plot()
     save(display.figure_, out / "inpainting.png", dpi=72)
 
 

@@ -16,6 +16,8 @@ Needs: sigpy, pylops.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pylops
 import sigpy.mri
@@ -49,7 +51,7 @@ def draw_mask(rng: np.random.Generator) -> np.ndarray:
     return rng.random((SIZE, SIZE)) < np.minimum(1, factors[np.searchsorted(shares, SHARE)] * density)
 
 
-def by_sigpy(name: str, kspace: np.ndarray, penalty: float, steps: int, **options: str) -> np.ndarray:
+def by_sigpy(name: str, kspace: np.ndarray, penalty: float, steps: int, **options: Any) -> np.ndarray:
     """Recover by SigPy, whose k-space has the zero frequency in the middle."""
     kspace = np.fft.fftshift(kspace)[None]
     sensitivity, weights = np.ones(kspace.shape, np.complex64), (kspace[0] != 0).astype(np.float32)
@@ -59,68 +61,68 @@ def by_sigpy(name: str, kspace: np.ndarray, penalty: float, steps: int, **option
     return np.fft.ifftshift(app.run())
 
 
-def main() -> None:
-    """Run the example."""
-    out, seeds = start_with_seeds(__doc__)
-    image, scores = load_image(), Scores(".2%")
-    synthesis = Wavelet(image.shape, "db4").T
+def run(seed: int, image: np.ndarray, scores: Scores) -> dict[str, np.ndarray]:
+    """Compare on one draw of frequencies and noise; return pictures."""
+    rng = np.random.default_rng(seed)
+    mask = draw_mask(rng)
+    noise = rng.standard_normal((2, mask.sum())) * NOISE_STD / np.sqrt(2)
+    y = (np.fft.fft2(image, norm="ortho")[mask] + noise[0] + 1j * noise[1]).astype(np.complex64)
+    kspace = np.zeros(image.shape, np.complex64)
+    kspace[mask] = y
+    filled = np.fft.ifft2(kspace, norm="ortho")
+    Phi, synthesis = Mask(mask) @ FFT(image.shape), Wavelet(image.shape, "db4").T
+    dictionary = pylops.LinearOperator(aslinearoperator((Phi @ synthesis).astype(np.float32)))
 
     def error(found: np.ndarray) -> float:
         return nrmse(abs(found), image)
 
-    for seed in seeds:
-        print(f"\nSeed {seed}")
-        rng = np.random.default_rng(seed)
-        mask = draw_mask(rng)
-        noise = rng.standard_normal((2, mask.sum())) * NOISE_STD / np.sqrt(2)
-        y = (np.fft.fft2(image, norm="ortho")[mask] + noise[0] + 1j * noise[1]).astype(np.complex64)
-        kspace = np.zeros(image.shape, np.complex64)
-        kspace[mask] = y
-        Phi = Mask(mask) @ FFT(image.shape)
-        dictionary = pylops.LinearOperator(aslinearoperator((Phi @ synthesis).astype(np.float32)))
+    def wavelets(penalty: float) -> np.ndarray:
+        return by_sigpy("L1WaveletRecon", kspace, penalty, 100, wave_name="db4")
 
-        def wavelets(penalty: float, kspace: np.ndarray = kspace) -> np.ndarray:
-            return by_sigpy("L1WaveletRecon", kspace, penalty, 100, wave_name="db4")
+    def variation(setting: tuple[int, float]) -> np.ndarray:
+        steps, penalty = setting
+        return by_sigpy("TotalVariationRecon", kspace, penalty, steps)
 
-        def fista(penalty: float, dictionary: pylops.LinearOperator = dictionary, y: np.ndarray = y) -> np.ndarray:
-            # PyLops' soft threshold is half of eps.
-            solve = pylops.optimization.sparsity.fista
-            found = solve(dictionary, y, niter=200, eps=2 * penalty, alpha=1.0, tol=1e-6)[0]
-            return (synthesis @ found).reshape(image.shape)
+    def fista(penalty: float) -> np.ndarray:
+        # PyLops' soft threshold is half of eps.
+        solve = pylops.optimization.sparsity.fista
+        found = solve(dictionary, y, niter=200, eps=2 * penalty, alpha=1.0, tol=1e-6)[0]
+        return (synthesis @ found).reshape(image.shape)
 
-        filled = np.fft.ifft2(kspace, norm="ortho")
-        scores.add("zero-filled inverse FFT", error(filled), 0.0)
-        if seed == 0:
-            wavelets(PENALTIES[0])  # compiles
-        scores.tune("SigPy L1WaveletRecon, tuned", wavelets, PENALTIES, error)
-        scores.tune("PyLops FISTA, tuned", fista, PENALTIES, error)
-        for steps, penalties in TV_PENALTIES.items():
+    scores.add("zero-filled inverse FFT", error(filled), 0.0)
+    if seed == 0:
+        wavelets(PENALTIES[0])  # compiles
+    scores.tune("SigPy L1WaveletRecon, tuned", wavelets, PENALTIES, error)
+    scores.tune("PyLops FISTA, tuned", fista, PENALTIES, error)
+    for steps, penalties in TV_PENALTIES.items():
+        settings = [(steps, penalty) for penalty in penalties]
+        tv = scores.tune(f"SigPy TotalVariationRecon, {steps} steps, tuned", variation, settings, error)
 
-            def variation(penalty: float, kspace: np.ndarray = kspace, steps: int = steps) -> np.ndarray:
-                return by_sigpy("TotalVariationRecon", kspace, penalty, steps)
+    prior = cofem.PatternCoupled(0.5)
+    post, seconds = timed(cofem.fit, Phi @ synthesis, y, noise_std=NOISE_STD, prior=prior, rng=seed)
+    found = (synthesis @ post.mean).reshape(image.shape)
+    scores.add("cofem, wavelets, PatternCoupled(0.5)", error(found), seconds)
 
-            tv = scores.tune(f"SigPy TotalVariationRecon, {steps} steps, tuned", variation, penalties, error)
+    post, seconds = timed(cofem.fit, Phi, y, noise_std=NOISE_STD, analysis="auto", rng=seed)
+    found, std = post.mean.reshape(image.shape), post.std.reshape(image.shape)
+    # Pixels are complex: 95 % of a circular normal lie within sqrt(log 20) standard deviations.
+    held = np.mean(abs(found - image) < np.sqrt(np.log(20)) * std)
+    scores.add('cofem, analysis="auto"', error(found), seconds, held)
+    print(f"    {post.n_iter} steps; {post.status}")
+    return {
+        "original": image,
+        f"zero-filled, {error(filled):.1%}": abs(filled),
+        f"total variation, {error(tv):.1%}": abs(tv),
+        f"cofem, {error(found):.1%}": abs(found),
+        ImageDisplay.UNCERTAINTY: std,
+    }
 
-        prior = cofem.PatternCoupled(0.5)
-        post, seconds = timed(cofem.fit, Phi @ synthesis, y, noise_std=NOISE_STD, prior=prior, rng=seed)
-        found = (synthesis @ post.mean).reshape(image.shape)
-        scores.add("cofem, wavelets, PatternCoupled(0.5)", error(found), seconds)
 
-        post, seconds = timed(cofem.fit, Phi, y, noise_std=NOISE_STD, analysis="auto", rng=seed)
-        found, std = post.mean.reshape(image.shape), post.std.reshape(image.shape)
-        # Pixels are complex: 95 % of a circular normal lie within sqrt(log 20) standard deviations.
-        held = np.mean(abs(found - image) < np.sqrt(np.log(20)) * std)
-        scores.add('cofem, analysis="auto"', error(found), seconds, held)
-        print(f"    {post.n_iter} steps; {post.status}")
-        if seed == 0:
-            panels = {
-                "original": image,
-                f"zero-filled, {error(filled):.1%}": abs(filled),
-                f"total variation, {error(tv):.1%}": abs(tv),
-                f"cofem, {error(found):.1%}": abs(found),
-                ImageDisplay.UNCERTAINTY: std,
-            }
-
+def main() -> None:
+    """Run the example."""
+    out, seeds = start_with_seeds(__doc__)
+    image, scores = load_image(), Scores(".2%")
+    panels = scores.over(seeds, run, image)
     scores.table("NRMSE")
     display = ImageDisplay(panels).plot()
     display.figure_.suptitle(f"{SIZE} x {SIZE} pixels from {SHARE:.0%} of k-space, noise {NOISE_STD}")
