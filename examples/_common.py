@@ -1,4 +1,4 @@
-"""What the examples share: the command line, a clock, the table at the end."""
+"""What the examples share: the command line, a clock, scores over several seeds, the table at the end."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import argparse
 import io
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -30,15 +31,31 @@ def start(description: str | None) -> Path:
     Path
         Folder for the figure.
     """
+    return _start(_parser(description)).out
+
+
+def start_with_seeds(description: str | None) -> tuple[Path, range]:
+    """Do as `start`, with the option ``--seeds N``; return the folder for the figure and the seeds."""
+    parser = _parser(description)
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds, from 0 (%(default)s)")
+    arguments = _start(parser)
+    return arguments.out, range(arguments.seeds)
+
+
+def _parser(description: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     folder = Path(__file__).parent / "figures"
     parser.add_argument("--out", type=Path, default=folder, help="folder for the figure (%(default)s)")
-    out: Path = parser.parse_args().out
-    out.mkdir(parents=True, exist_ok=True)
+    return parser
+
+
+def _start(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
     threadpool_limits(1)
-    return out
+    return arguments
 
 
 def timed(function: Callable[..., Any], *arguments: Any, **named: Any) -> tuple[Any, float]:
@@ -56,6 +73,84 @@ def nrmse(found: np.ndarray, truth: np.ndarray) -> float:
 def rmse(found: np.ndarray, truth: np.ndarray) -> float:
     """Return the root mean square of the difference."""
     return float(np.sqrt(np.mean(np.abs(found - truth) ** 2)))
+
+
+class Score(NamedTuple):
+    """What a method achieved on one seed: error, CPU seconds in all and of one run, share in intervals."""
+
+    error: float
+    seconds: float
+    once: float
+    held: float
+
+
+@dataclass
+class Scores:
+    """Results of methods on several seeds.
+
+    Parameters
+    ----------
+    shown : str
+        Format of an error, of which less is better; its sign is not shown, so that decibels can be counted as
+        ``-PSNR``.
+    """
+
+    shown: str = ".2%"
+    found: dict[str, list[Score]] = field(default_factory=dict)
+
+    def add(self, method: str, error: float, seconds: float, held: float = np.nan, once: Any = None) -> None:
+        """Note the result of one seed; `seconds` are of all runs, `once` of the best one."""
+        score = Score(error, seconds, seconds if once is None else once, held)
+        self.found.setdefault(method, []).append(score)
+        print(f"{method}: {self._number(error)}, {seconds:.1f} s", flush=True)
+
+    def tune(
+        self,
+        method: str,
+        run: Callable[[Any], Any],
+        settings: Iterable[Any],
+        error: Callable[[Any], float],
+        *,
+        before: float = 0.0,
+        held: Callable[[Any], float] = lambda best: np.nan,
+    ) -> Any:
+        """Run with each setting, note the best result of all, judged by the truth, and return it.
+
+        `before` are the seconds of what all runs start from; `held` is the share of the truth in intervals.
+        """
+        tried = [timed(run, setting) for setting in settings]
+        best, once = min(tried, key=lambda result: error(result[0]))
+        seconds = before + sum(more for _, more in tried)
+        self.add(method, error(best), seconds, held(best), before + once)
+        return best
+
+    def over(self, seeds: Iterable[int], run: Callable[..., Any], *arguments: Any) -> Any:
+        """Call ``run(seed, *arguments, self)`` for each seed; return what the first one returned."""
+        returned = []
+        for seed in seeds:
+            print(f"\nSeed {seed}")
+            returned.append(run(seed, *arguments, self))
+        return returned[0]
+
+    def table(self, name: str) -> None:
+        """Print mean and standard deviation over the seeds, mean times and mean shares."""
+        rows = []
+        for method, scores in self.found.items():
+            errors, seconds, once, held = (np.array(column) for column in zip(*scores, strict=True))
+            shares = (
+                "" if np.isnan(held).any() else f"{held.mean():.0%} ({held.min():.0%} to {held.max():.0%})"
+            )
+            times = [f"{np.mean(time):.{1 if np.mean(time) > 0.1 else 2}f}" for time in (seconds, once)]
+            rows.append((method, self._spread(errors), *times, shares))
+        print()
+        table(("method", name, "CPU s, tuning counted", "CPU s, one run", "95 % intervals hold"), rows)
+
+    def _number(self, error: float) -> str:
+        return format(abs(error), self.shown)
+
+    def _spread(self, errors: np.ndarray) -> str:
+        spread = f" ± {self._number(errors.std(ddof=1))}" if errors.size > 1 else ""
+        return self._number(errors.mean()) + spread
 
 
 def table(header: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:

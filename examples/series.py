@@ -1,0 +1,177 @@
+"""Time series with a third of the samples missing: sunspots and carbon dioxide.
+
+Task: predict the samples that were not seen, with intervals.
+
+Data: yearly sunspot numbers from 1700 to 2008, and monthly means of the carbon dioxide at Mauna Loa from 1958
+to 2001, both as they ship with statsmodels.
+
+Compared with: Gaussian processes of scikit-learn. Their hyperparameters maximise the evidence, from several
+starts for the sunspots; the best of four kernels (two for carbon dioxide, one that of scikit-learn's own
+example on these data) is taken with the missing samples in sight, which no user has. Some of the kernels know
+of the cycle: 8 to 14 years, and one year.
+
+cofem is given the samples alone in one row: ``analysis=n`` has it choose between first and second
+differences. In the other it is told of the cycle, too. The series is trend plus season,
+``Phi = [Mask Mask]``; first differences of the trend are small, and so is what `season` leaves of the season,
+each with one precision for all times (``Block``). All three scales are learned. The season of carbon dioxide
+is a year and its first four harmonics, and lasts; that of the sunspots is 11 years and two harmonics, and is
+forgotten in about one cycle.
+
+The form of this model is not blind. It was picked from some 25 for the sunspots and 20 for carbon dioxide by
+the errors at missing samples of these same series, under other draws (seeds 100 to 108; the latter also on
+sea surface temperatures), so the samples that are judged here were in sight. That search is not in the CPU
+time. Only the row ``analysis=n`` has nothing chosen for it.
+
+Needs: statsmodels.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import reduce
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse
+from _common import BLUE, ORANGE, Scores, rmse, save, start_with_seeds, timed
+from matplotlib import pyplot as plt
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import (
+    RBF,
+    ExpSineSquared,
+    Kernel,
+    Matern,
+    RationalQuadratic,
+    WhiteKernel,
+)
+from sklearn.gaussian_process.kernels import ConstantKernel as Constant
+from statsmodels.datasets import co2, sunspots
+
+import cofem
+from cofem.operators import Gradient, Identity, Mask, block_diag, hstack
+
+MISSING = 1 / 3
+CYCLE = RBF(30.0) * ExpSineSquared(1.0, 11.0, periodicity_bounds=(8, 14))
+TREND = Constant(10.0, (1e-3, 1e6)) * RBF(50.0, (1, 1e4))
+YEAR = RBF(100.0, (1, 1e4)) * ExpSineSquared(1.0, 1.0, periodicity_bounds="fixed")
+SLOW = TREND + Constant(0.02, (1e-6, 1e3)) * YEAR
+WEAK, NOISE = Constant(0.002, (1e-7, 1e2)), WhiteKernel(1e-4, (1e-8, 1))
+
+
+class Series(NamedTuple):
+    """A series, its times in years, kernels, starts beside the first, and its season."""
+
+    values: np.ndarray
+    times: np.ndarray
+    kernels: tuple[Kernel, ...]
+    restarts: int
+    season: tuple[int, int, float]
+
+
+def load() -> dict[str, Series]:
+    """Return both series."""
+    spots, carbon = (
+        sunspots.load_pandas().data,
+        co2.load_pandas().data["co2"].resample("MS").mean().to_numpy(),
+    )
+    spot_kernels = (
+        Constant(1.0) * Matern(3.0, nu=1.5) + WhiteKernel(0.05),
+        Constant(1.0) * Matern(3.0, nu=2.5) + WhiteKernel(0.05),
+        Constant(1.0) * CYCLE + WhiteKernel(0.05),
+        Constant(1.0) * CYCLE + Constant(0.3) * Matern(2.0, nu=1.5) + WhiteKernel(0.02),
+    )
+    fast = Constant(1e-4, (1e-8, 1)) * RBF(0.1, (1e-2, 1e2))
+    carbon_kernels = (
+        SLOW + WEAK * RationalQuadratic(1.0, 1.0) + fast + NOISE,
+        SLOW + WEAK * Matern(1.0, nu=1.5) + NOISE,
+    )
+    years, months = spots["YEAR"].to_numpy(), 1958 + (2 + np.arange(carbon.size)) / 12
+    return {
+        "sunspots": Series(spots["SUNACTIVITY"].to_numpy(), years, spot_kernels, 2, (11, 2, np.exp(-1 / 11))),
+        "carbon dioxide in ppm": Series(carbon, months, carbon_kernels, 0, (12, 4, 1.0)),
+    }
+
+
+def season(n: int, period: int, harmonics: int, memory: float) -> scipy.sparse.dia_array:
+    """Return what makes nothing of a sum of cosines of a period, which fade by `memory` in a step."""
+    angles = 2 * np.pi * np.arange(1, 1 + harmonics) / period
+    factors = [np.array((memory**2, -2 * memory * np.cos(angle), 1.0)) for angle in angles]
+    stencil = reduce(np.convolve, factors)
+    return scipy.sparse.diags_array(stencil, offsets=np.arange(stencil.size), shape=(n + 1 - stencil.size, n))
+
+
+def process(series: Series, seen: np.ndarray, kernel: Kernel) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and standard deviation of all samples by a Gaussian process."""
+    times, y = series.times[:, None], series.values[seen]
+    regressor = GaussianProcessRegressor(kernel, n_restarts_optimizer=series.restarts, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # hyperparameters at their bounds
+        regressor.fit(times[seen], (y - y.mean()) / y.std())
+    mean, std = regressor.predict(times, return_std=True)
+    return y.mean() + y.std() * mean, y.std() * std
+
+
+def by_cofem(series: Series, seen: np.ndarray, seed: int, cycle: bool) -> tuple[np.ndarray, np.ndarray, Any]:
+    """Return mean and standard deviation of all samples, and the posterior."""
+    n, y = seen.size, series.values[seen]
+    level = y.mean()
+    if cycle:
+        parts = [Gradient(n), cofem.as_operator(season(n, *series.season).tocsr())]
+        prior = cofem.Block(np.repeat([0, 1], [part.shape[0] for part in parts]))
+        Phi, everywhere = hstack([Mask(seen), Mask(seen)]), hstack([Identity(n), Identity(n)])
+        # With few precisions the mean settles long before they do: all steps, by tol=0.
+        post = cofem.fit(Phi, y - level, analysis=block_diag(parts), prior=prior, tol=0, rng=seed)
+    else:
+        post, everywhere = cofem.fit(Mask(seen), y - level, analysis=n, rng=seed), Identity(n)
+    mean, std = post.predict(everywhere, return_std=True, rng=seed)
+    return level + mean, std, post
+
+
+def run(seed: int, series: Series, scores: Scores) -> tuple[np.ndarray, ...]:
+    """Compare on one draw of the missing samples; return what is drawn."""
+    known = np.isfinite(series.values)  # the record has gaps of its own
+    drawn = np.random.default_rng(seed).random(known.size) < MISSING
+    seen, lost = known & ~drawn, known & drawn
+    truth = series.values[lost]
+
+    def error(found: tuple[np.ndarray, ...]) -> float:
+        return rmse(found[0][lost], truth)
+
+    def held(found: tuple[np.ndarray, ...]) -> float:
+        return float(np.mean(abs(found[0][lost] - truth) < 1.96 * found[1][lost]))
+
+    straight = np.interp(series.times, series.times[seen], series.values[seen])
+    scores.add("linear interpolation", error((straight,)), 0.0)
+    name = "Gaussian process, best kernel"
+    scores.tune(name, lambda kernel: process(series, seen, kernel), series.kernels, error, held=held)
+    for label, cycle in (("cofem, analysis=n", False), ("cofem, trend and season", True)):
+        (mean, std, post), seconds = timed(by_cofem, series, seen, seed, cycle)
+        scores.add(label, error((mean,)), seconds, held((mean, std)))
+        print(f"    noise {post.noise_std:.3g}; {post.n_iter} steps; {post.status}")
+    return mean, std, np.where(seen, series.values, np.nan), np.where(lost, series.values, np.nan)
+
+
+def main() -> None:
+    """Run the example."""
+    out, seeds = start_with_seeds(__doc__)
+    figure, axes = plt.subplots(2, 1, figsize=(9, 5), layout="constrained")
+    results = {}
+    for (name, series), ax in zip(load().items(), axes, strict=True):
+        results[name] = Scores(".4g")
+        print(f"\n{name}")
+        curves = results[name].over(seeds, run, series)
+        times, mean, std, seen, lost = (curve[-100:] for curve in (series.times, *curves))
+        ax.fill_between(times, mean - 1.96 * std, mean + 1.96 * std, color=BLUE, alpha=0.25, lw=0)
+        ax.plot(times, mean, color=BLUE, lw=1, label="cofem, 95 % intervals")
+        ax.plot(times, seen, "k.", ms=4, label="seen")
+        ax.plot(times, lost, "o", mfc="none", color=ORANGE, ms=5, label="missing")
+        ax.set(ylabel=name)
+    for name, scores in results.items():
+        scores.table(f"RMSE of the missing, {name}")
+    axes[0].legend(frameon=False, ncols=3)
+    save(figure, out / "series.png", dpi=72)
+
+
+if __name__ == "__main__":
+    main()
