@@ -104,7 +104,7 @@ class AnalysisEM(Method):
     relaxation: float = 1.7
     cg_tol: float = 0.02
     draw_tol: float = 0.03
-    cg_iterations: int = 400
+    cg_iterations: int = 1000
     exact: bool | None = None
     steps_before: int = 0
 

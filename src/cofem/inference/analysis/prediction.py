@@ -26,6 +26,8 @@ from cofem.operators import Operator
 LEVELS = np.geomspace(1e-4, 1.0, 121)
 #: How much less likely than the best noise a larger one may be, in nats.
 NEARLY = 0.5
+#: Data from which on that holds; of fewer, less: one standard error of a few is half of the noise.
+ENOUGH = 100
 #: How far the noise moves towards what was found in a step, in logarithms.
 PACE = 0.5
 #: Draws that variances count for where they are exact or come from many: precisions are fitted, too.
@@ -55,9 +57,10 @@ class FromPredictions:
     def noise_var(self, problem: Problem, state: State) -> float:
         """Return the largest noise variance that is nearly as likely as the best one."""
         errors = self._errors(state)
+        nearly = NEARLY * min(1.0, errors.squares.size / ENOUGH)
         levels = LEVELS**2 * float(np.mean(to_numpy(squared_modulus(problem.y))))
         likelihood = np.array([float(np.sum(errors.log_densities(level))) for level in levels])
-        return float(levels[np.flatnonzero(likelihood >= likelihood.max() - NEARLY)[-1]])
+        return float(levels[np.flatnonzero(likelihood >= likelihood.max() - nearly)[-1]])
 
     def log_densities(self, problem: Problem, state: State) -> np.ndarray:
         """Return the log density of each datum that was held out, in nats, in scaled units."""
