@@ -110,7 +110,7 @@ class AnalysisEM(Method):
 
     name: ClassVar[str] = "analysis"
     any_array: ClassVar[bool] = True
-    default_max_iter: ClassVar[int] = 60
+    default_max_iter: ClassVar[int] = 100
     #: The variance of predictions is no part of the stop rule: it stays above the noise where nothing is
     #: seen.
     noise_tol: ClassVar[float] = 0.0
