@@ -305,6 +305,22 @@ def variable_density(D: int, seed: int) -> Case:
     return _coherent(Mask(rows, shape) @ FFT(shape) @ Wavelet(shape, "db4").T, rng)
 
 
+def picture(D: int, seed: int, share: float = 0.5, sigma: float = 0.05) -> Case:
+    """Draw a disc on a slope, of about D pixels, of which a share is seen: sparse in its differences.
+
+    Examples
+    --------
+    >>> case = picture(256, 0)
+    >>> case.Phi.column_shape, case.z.shape
+    ((16, 16), (256,))
+    """
+    rng = np.random.default_rng(seed)
+    side = math.isqrt(D)
+    i, j = np.indices((side, side)) / side
+    pixels = 0.5 * i + (np.hypot(i - 0.5, j - 0.4) < 0.3)
+    return _observe(Mask(rng.random(pixels.shape) < share), pixels.ravel(), rng, sigma)
+
+
 #: One maker for each kind of coherent dictionary, of D (about) and a seed.
 COHERENT: dict[str, Callable[[int, int], Case]] = {
     "blur, width 2.5": lambda D, seed: convolved(_gaussian_kernel(2.5), D, seed),

@@ -173,6 +173,7 @@ KINDS: dict[str, Callable[[int], Fitted]] = {
     "complex": _structured("complex"),
     "noise learned, DCT samples": lambda D: _fit(problems.dct(D), method="cofem", noise_std="learn"),
     "noise learned, dense": lambda D: _fit(problems.dense(D // 16), noise_std="learn"),
+    "analysis": lambda D: _fit(problems.picture(D, 0), analysis="auto", noise_std="learn"),
     "posterior used": _used,
     "checkpoint, resume, save, load": _checkpointed,
     "Ctrl-C": _interrupted,
