@@ -25,6 +25,8 @@ SMALL_SIDE = 1024
 MEMORY = 64
 #: Data that are modelled jointly, at most; of more, so many windows of so many.
 JOINTLY, WINDOWS, IN_WINDOW = 600, 4, 400
+#: Samples up to which the frequencies are those of the whole series.
+LONGEST = 4096
 #: Variance that is added to each sample so that K can be inverted: a share of the noise, and of the series.
 SHARE_OF_NOISE, SHARE_OF_SERIES = 1e-4, {"float64": 1e-9, "float32": 1e-7}
 
@@ -62,12 +64,12 @@ def learn_process(problem: Problem) -> Process | None:
     known = float(problem.noise_var) if np.isfinite(problem.noise_var) else None
     small = n <= SMALL_SIDE
     windows = _windows(window)
-    length = n if len(windows) == 1 else max(int(part.places.max()) + 1 for part in windows)
-    length = length if small or len(windows) > 1 else max(length, MEMORY + 1)
-    spectrum = learn_spectrum(windows, length, noise_var=known, with_slope=small)
+    whole = len(windows) == 1 and n <= LONGEST
+    length = n if whole else max(int(part.places.max()) + 1 for part in windows)
+    spectrum = learn_spectrum(windows, length, noise_var=known, with_slope=whole and small)
     real = problem.real_dtype.name
     extra = max(SHARE_OF_NOISE * spectrum.noise_var, SHARE_OF_SERIES[real] * float(np.var(window.y)), 1e-300)
-    covariance = spectrum.covariance + spectrum.level
+    covariance = spectrum.covariance(n if small else max(length, MEMORY + 1)) + spectrum.level
     covariance[0] += extra
     matrix = whitening(covariance, n, spectrum.slope) if small else band_whitening(covariance[: MEMORY + 1], n)
     return Process(as_operator(matrix), spectrum.noise_var, spectrum.n_parameters, _words(spectrum))

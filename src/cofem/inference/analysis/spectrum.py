@@ -96,8 +96,8 @@ class Spectrum(NamedTuple):
         The terms of the density.
     noise_var : float
         Noise variance.
-    covariance : ndarray of shape (n,)
-        Covariance of samples 0 to n - 1 apart, without level and slope.
+    floor : float
+        Variance of the white part of the bumps, which counts as noise.
     level, slope : float
         Prior variances of level and slope.
     log_evidence : float
@@ -106,10 +106,18 @@ class Spectrum(NamedTuple):
 
     bumps: list[Bump]
     noise_var: float
-    covariance: np.ndarray
+    floor: float
     level: float
     slope: float
     log_evidence: float
+
+    def covariance(self, n: int) -> np.ndarray:
+        """Return the covariance of samples 0 to n - 1 apart, without level, slope and white part."""
+        circle = _Circle(n)
+        density = sum(bump.power * _shape(circle.frequencies, bump)[0] for bump in self.bumps)
+        found = circle.covariance(np.asarray(density))[:n]
+        found[0] -= self.floor
+        return found
 
     @property
     def n_parameters(self) -> int:
@@ -160,15 +168,13 @@ def learn_spectrum(
         else:
             break
     found, value = model.optimised(found, LAST_STEPS)
-    density = model.density(found)[0]
-    return Spectrum(
-        _bumps(found),
-        float(np.exp(found[0])),
-        model.circle.covariance(density)[:length],
-        model.level,
-        model.slope,
-        value,
-    )
+    noise = float(np.exp(found[0]))
+    floor = 0.0
+    if noise_var is None:
+        # A white part of the series cannot be told from noise where each sample is seen once.
+        density, _ = model.density(found)
+        floor = 0.999 * float(density.min()) * density.size
+    return Spectrum(_bumps(found), noise + floor, floor, model.level, model.slope, value)
 
 
 @dataclass(frozen=True)
