@@ -116,7 +116,7 @@ class Spectrum(NamedTuple):
         circle = _Circle(n)
         density = sum(bump.power * _shape(circle.frequencies, bump)[0] for bump in self.bumps)
         found = circle.covariance(np.asarray(density))[:n]
-        found[0] -= self.floor
+        found[0] -= min(self.floor, circle.white_part(np.asarray(density)))
         return found
 
     @property
@@ -173,7 +173,7 @@ def learn_spectrum(
     if noise_var is None:
         # A white part of the series cannot be told from noise where each sample is seen once.
         density, _ = model.density(found)
-        floor = 0.999 * float(density.min()) * density.size
+        floor = model.circle.white_part(density)
     return Spectrum(_bumps(found), noise + floor, floor, model.level, model.slope, value)
 
 
@@ -196,6 +196,10 @@ class _Circle:
         halves = density.copy()
         halves[1:-1] *= 0.5
         return np.asarray(np.fft.irfft(halves, self.samples)) * self.samples
+
+    def white_part(self, density: np.ndarray) -> float:
+        """Return the variance of the largest white noise that the density holds, or a little less."""
+        return 0.99 * float(density.min()) * self.samples / 2
 
 
 class _Moments(NamedTuple):
