@@ -245,8 +245,7 @@ def fit_in_analysis(data: Data, settings: Settings, runner: Runner, task: int = 
     try:
         chosen = choose(synthesis, given, plan, runner)
         if chosen.alpha_init is not None:
-            method = replace(method, steps_before=chosen.steps)
-            plan = plan._replace(method=method, alpha_init=chosen.alpha_init)
+            plan = plan._replace(alpha_init=chosen.alpha_init)
         learned = Learned(chosen.problem.noise_var, "", stopped=chosen.stopped, fault=chosen.fault)
         outcome = _run(chosen.problem, plan, runner, learned)
     except FitInterrupted as interrupt:

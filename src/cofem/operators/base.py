@@ -17,6 +17,7 @@ from cofem._arrays import Array, DeviceCache, as_array, as_floating, as_indices,
 from cofem.operators import entries
 from cofem.operators.circulant import CirculantGram
 from cofem.operators.entries import StoredMatrix
+from cofem.operators.diagonals import symmetric
 from cofem.operators.facts import Facts
 from cofem.operators.filters import BlockCirculantGram, FilterBank, gram_at_offsets
 from cofem.operators.symbols import check_basis
@@ -621,6 +622,35 @@ class Operator(ABC):
 
     def _sparse_matrix(self) -> scipy.sparse.csr_array | None:
         return None
+
+    def weighted_gram(self, weights: np.ndarray) -> scipy.sparse.dia_array | None:
+        """Return ``B^H diag(weights) B`` by its diagonals, or None if they are not few or not cheap.
+
+        Known of differences that end at the border, of the identity, and of stacks of those: one product with
+        it then takes the place of two with B.
+
+        Parameters
+        ----------
+        weights : ndarray of shape (N,)
+            Real numbers; the result has their precision.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import DCT, Gradient
+        >>> Gradient(3).weighted_gram(np.array([1.0, 2.0])).toarray()
+        array([[ 1., -1.,  0.],
+               [-1.,  3., -2.],
+               [ 0., -2.,  2.]])
+        >>> DCT(4).weighted_gram(np.ones(4)) is None
+        True
+        """
+        above: dict[int, np.ndarray] = {}
+        return symmetric(above) if self._add_weighted_gram(weights, above) else None
+
+    def _add_weighted_gram(self, weights: np.ndarray, above: dict[int, np.ndarray]) -> bool:
+        """Add the diagonals at and above the main one, by their offset and as SciPy keeps them, if known."""
+        return False
 
     def largest_entry(self) -> float | None:
         """Return the largest modulus among real and imaginary parts of the stored entries.

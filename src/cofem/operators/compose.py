@@ -244,6 +244,10 @@ class Scaled(_SameAxes):
         matrix = self.operator.sparse_matrix()
         return None if matrix is None else self.scalar * matrix
 
+    def _add_weighted_gram(self, weights: np.ndarray, above: dict[int, np.ndarray]) -> bool:
+        factor = weights.dtype.type(abs(self.scalar) ** 2)
+        return self.operator._add_weighted_gram(factor * weights, above)
+
     def _band_symbols(self, basis: str) -> np.ndarray | None:
         symbols = self.operator.band_symbols(basis)
         return None if symbols is None else abs(self.scalar) ** 2 * symbols

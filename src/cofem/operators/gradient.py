@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
-from itertools import combinations
+from itertools import combinations, product
 from math import prod, sqrt
 from typing import Any, NamedTuple
 
@@ -172,6 +172,25 @@ class Stencils(Operator):
             blocks.append(reduce(lambda a, b: scipy.sparse.kron(a, b, format="csr"), factors))
         return scipy.sparse.csr_array(scipy.sparse.vstack(blocks, format="csr"))
 
+    def _add_weighted_gram(self, weights: np.ndarray, above: dict[int, np.ndarray]) -> bool:
+        if self.boundary != "free":
+            return False
+        strides = np.cumprod((1, *self.signal_shape[:0:-1]))[::-1].tolist()
+        for band in self._bands:
+            weight = weights[band.start : band.stop].reshape(band.shape)
+            points = _points(band, len(strides))
+            flat = [sum(a * b for a, b in zip(at, strides, strict=True)) for at, _ in points]
+            for i, j in product(range(len(points)), repeat=2):
+                offset = flat[j] - flat[i]
+                if offset < 0:  # the same numbers as above the diagonal
+                    continue
+                diagonal = above.setdefault(offset, np.zeros(self.shape[1], weights.dtype))
+                ends = (slice(k, k + n) for k, n in zip(points[j][0], band.shape, strict=True))
+                number = points[i][1] * points[j][1]
+                target = diagonal.reshape(self.signal_shape)[tuple(ends)]
+                target += weight if number == 1 else number * weight
+        return True
+
     def _along_axis(self, stencil: Stencil, n: int) -> scipy.sparse.csr_array:
         """Return the matrix of one stencil along an axis of length ``n``."""
         first, rows = (_origin(stencil), n) if self.boundary == "periodic" else (0, n + 1 - len(stencil))
@@ -259,6 +278,13 @@ class Gradient(Stencils):
         boundary = "" if self.boundary == "free" else f", {self.boundary!r}"
         order = "" if self.order == 1 else f", order={self.order}"
         return f"Gradient({shape}{boundary}{order})"
+
+
+def _points(band: Band, ndim: int) -> list[tuple[tuple[int, ...], float]]:
+    """Return the places that a row of a band looks at, from its first one on, and its entries there."""
+    stencils = [band.stencils.get(axis, (1.0,)) for axis in range(ndim)]
+    places = product(*(range(len(stencil)) for stencil in stencils))
+    return [(at, prod(stencil[k] for stencil, k in zip(stencils, at, strict=True))) for at in places]
 
 
 def _origin(stencil: Stencil) -> int:

@@ -129,6 +129,11 @@ class Stack(Operator):
         known = all_sparse(self.parts)
         return None if known is None else scipy.sparse.csr_array(scipy.sparse.vstack(known, format="csr"))
 
+    def _add_weighted_gram(self, weights: np.ndarray, above: dict[int, np.ndarray]) -> bool:
+        ends = np.cumsum([op.shape[0] for op in self.parts]).tolist()
+        pieces = zip(self.parts, [0, *ends[:-1]], ends, strict=True)
+        return all(op._add_weighted_gram(weights[i:j], above) for op, i, j in pieces)
+
     def _expression(self) -> str:
         return f"vstack([{', '.join(op._expression() for op in self.parts)}])"
 

@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from cofem._arrays import Array, DeviceCache, namespace, reciprocal
+from cofem._windows import window_sums
 from cofem.priors.base import Prior, RowLayout, capped_inverse
 
 #: Turns in which scales of bands and of places are found from each other.
@@ -149,21 +150,7 @@ class Neighbours(Prior):
         """Sum over the window around each place; the last axes are those of the grid."""
         shape = self._known.shape
         assert shape is not None
-        for axis in range(-len(shape), 0):
-            x = _sums_along(x, self.size // 2, axis)
-        return x
-
-
-def _sums_along(x: Array, reach: int, axis: int) -> Array:
-    """Sum over places up to `reach` away along an axis."""
-    xp, n = namespace(x), x.shape[axis]
-    total = xp.asarray(x, copy=True)
-    behind = (slice(None),) * (-axis - 1)
-    for shift in range(1, min(reach, n - 1) + 1):
-        ahead, back = (..., slice(shift, None), *behind), (..., slice(None, -shift), *behind)
-        total[ahead] += x[back]
-        total[back] += x[ahead]
-    return total
+        return window_sums(x, self.size // 2, len(shape))
 
 
 def _least(x: Array) -> Array:

@@ -5,6 +5,7 @@ All three are judged by data that are held out: the candidate under which they a
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,8 +13,9 @@ import numpy as np
 from cofem._arrays import Array, as_shape, average, place, squared_modulus
 from cofem.inference.analysis.method import AnalysisEM
 from cofem.inference.analysis.prediction import FromPredictions
-from cofem.inference.analysis.problem import AnalysisProblem
+from cofem.inference.analysis.problem import AnalysisProblem, WarmStart
 from cofem.inference.analysis.process import learn_process
+from cofem.inference.base import State
 from cofem.inference.loop import Stage
 from cofem.inference.noise.learning import HeldOutParts, Plan
 from cofem.inference.problem import Problem
@@ -59,8 +61,6 @@ class Chosen(NamedTuple):
         Precisions to start from, in the user's units.
     notes : tuple of str
         What was chosen and why.
-    steps : int
-        Steps that led to `alpha_init`.
     stopped : bool
         Whether a callback stopped it.
     fault : str
@@ -72,7 +72,6 @@ class Chosen(NamedTuple):
     notes: tuple[str, ...] = ()
     stopped: bool = False
     fault: str = ""
-    steps: int = 0
 
 
 def candidates(analysis: Any, prior: Prior | None, phi: Operator) -> list[Candidate]:
@@ -190,7 +189,7 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
             # Parameters that the same data were seen for make them likelier, as in Akaike's criterion.
             density = rule.log_densities(final, outcome.state) - candidate.n_parameters / problem.n_rows
             judged.density.append(density)
-            judged = judged._replace(alpha=outcome.state.alpha, steps=outcome.state.carry.steps)
+            judged = judged._replace(alpha=outcome.state.alpha, warm=_warm_start(outcome.state))
             if outcome.status.code is StatusCode.STOPPED:
                 return _broken(judged, outcome.problem.noise_var, stopped=True)
         found.append(judged)
@@ -217,7 +216,12 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
         notes.append(f"the noise was learned from predictions of {count} data held out{turns}")
     assert chosen.alpha is not None
     alpha = problem.units.apply(chosen.alpha, -2)
-    return Chosen(chosen.problem.with_noise(noise_var), alpha, tuple(notes), steps=chosen.steps)
+    ready = replace(chosen.problem.with_noise(noise_var), warm=chosen.warm)
+    return Chosen(ready, alpha, tuple(notes))
+
+
+def _warm_start(state: State) -> WarmStart:
+    return WarmStart(state.mean, state.carry.ratios, state.carry.steps)
 
 
 def _with_process(problem: Problem, given: list[Candidate]) -> list[Candidate]:
@@ -270,7 +274,7 @@ class _Judged(NamedTuple):
     noise: list[float]
     density: list[np.ndarray]
     alpha: Any
-    steps: int = 0
+    warm: WarmStart | None = None
 
 
 def _broken(judged: _Judged, noise_var: float, *, fault: str = "", stopped: bool = False) -> Chosen:

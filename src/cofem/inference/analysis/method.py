@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from cofem._arrays import Array, as_rows, inner, namespace, number_like, squared_modulus, to_numpy
+from cofem._arrays import Array, as_rows, inner, namespace, number_like, reciprocal, squared_modulus, to_numpy
 from cofem._packing import packable
 from cofem.inference.analysis.problem import AnalysisProblem
 from cofem.inference.base import Info, Method, State
@@ -28,12 +28,17 @@ FULL_STEPS = 14
 SMALL_CHANGE, SMALL_CHANGE_IF_EXACT = 0.07, 0.01
 #: Largest factor by which an update is lengthened.
 LONGEST = 30.0
-#: Draws in each step, where precisions are means over several rows and where they are not.
-FEW_DRAWS, DRAWS = 3, 6
-#: Draws that predictions of data that were held out are judged by.
-JUDGED_BY = 16
-#: Share of a new estimate in the variances of predictions.
-NEW_SHARE = 0.3
+#: Draws in each step: where precisions are means over several rows, where variances are pooled over neighbours,
+#: where they are averaged over steps only, and where not even that.
+DRAWS = {"shared": 1, "pooled": 2, "averaged": 3, "alone": 6}
+#: Draws that the variances of the result come from, where they are pooled over neighbours and where not.
+FINAL_DRAWS, FINAL_DRAWS_ALONE = 8, 32
+#: Draws that predictions of data that were held out are judged by, where they are not variances of places.
+JUDGED_BY = 8
+#: What variances of places are worth in draws: as many as ever count.
+MANY = 32.0
+#: Share of a new estimate in what is averaged over steps.
+NEW_SHARE = 0.25
 
 
 @packable("analysis")
@@ -48,6 +53,9 @@ class Carry(NamedTuple):
     predicted: Array | None = None
     #: How many draws these come from; 0 if they are exact.
     draws: float = 0.0
+    #: Variances of rows and places, relative to what they would be if A were its diagonal, averaged over steps,
+    #: shapes (M,) and (D,); None if unknown.
+    ratios: tuple[Array | None, Array | None] = (None, None)
 
 
 class _Moments(NamedTuple):
@@ -57,6 +65,8 @@ class _Moments(NamedTuple):
     predicted: Array | None
     info: Info
     draws: float = 0.0
+    #: Variances of rows and places if A were its diagonal.
+    rough: tuple[Array | None, Array | None] = (None, None)
 
 
 @dataclass(frozen=True)
@@ -71,9 +81,11 @@ class AnalysisEM(Method):
     Parameters
     ----------
     draws : int, optional
-        Draws from the posterior in each step: by default 3 where the prior averages over neighbours, else 6.
-    final_draws : int
-        Draws that the variances of the result come from.
+        Draws from the posterior in each step: by default one where the prior averages over neighbours, else two
+        to six.
+    final_draws : int, optional
+        Draws that the variances of the result come from: by default 8 where they are pooled over neighbours,
+        else 32.
     relaxation : float
         How far steps go along an update of ``log alpha``; 1 is plain EM.
     cg_tol, draw_tol : float
@@ -82,9 +94,6 @@ class AnalysisEM(Method):
         Most CG steps in one solve.
     exact : bool or None
         Whether the E-step is exact; by default if the problem is small.
-    steps_before : int
-        Steps that led to `alpha_init`: steps get shorter from the eighth on, so that the noise of the draws
-        averages out.
 
     Examples
     --------
@@ -100,13 +109,12 @@ class AnalysisEM(Method):
     """
 
     draws: int | None = None
-    final_draws: int = 32
+    final_draws: int | None = None
     relaxation: float = 1.7
     cg_tol: float = 0.02
     draw_tol: float = 0.03
     cg_iterations: int = 1000
     exact: bool | None = None
-    steps_before: int = 0
 
     name: ClassVar[str] = "analysis"
     any_array: ClassVar[bool] = True
@@ -148,34 +156,59 @@ class AnalysisEM(Method):
     def init(self, problem: Problem, alpha: Array, rng: np.random.Generator) -> tuple[State, Info]:
         """Take the moments at the first precisions."""
         assert isinstance(problem, AnalysisProblem)
-        found = self._moments(problem, alpha, None, rng)
+        warm = problem.warm
+        found = self._moments(problem, alpha, None if warm is None else warm.mean, rng)
         if found.info.end is StatusCode.FAILED:
             return State(alpha, found.mean, found.variance), found.info
-        moment = _row_power(problem, found.mean) + found.row_variance
-        return State(
-            alpha,
-            found.mean,
-            found.variance,
-            Carry(moment, 1 + self.steps_before, found.predicted, found.draws),
-        ), found.info
+        before = None if warm is None else Carry(None, warm.steps, ratios=warm.ratios)
+        return self._state(problem, alpha, found, before), found.info
 
     def step(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         """Update the precisions, then take the moments at them."""
         assert isinstance(problem, AnalysisProblem)
-        carry: Carry = state.carry
         alpha = self._update(problem, state)
-        found = self._moments(problem, alpha, state, rng)
+        found = self._moments(problem, alpha, state.mean, rng)
         if found.info.end is StatusCode.FAILED:
             return state, found.info
-        predicted = found.predicted
-        draws = found.draws
-        if predicted is not None and carry.predicted is not None and draws:
-            predicted = NEW_SHARE * predicted + (1 - NEW_SHARE) * carry.predicted
+        return self._state(problem, alpha, found, state.carry), found.info
+
+    def _state(self, problem: AnalysisProblem, alpha: Array, found: _Moments, before: Carry | None) -> State:
+        """Average the noise of the draws over steps.
+
+        Variances are averaged relative to what they would be if A were its diagonal. This follows alpha; what
+        is left changes little from step to step, and from place to place.
+        """
+        steps = 0 if before is None else before.steps
+        share = max(NEW_SHARE, 1 / (1 + steps))
+        old = (None, None) if before is None else before.ratios
+        rows, places = found.rough
+        variance, row_variance, predicted, draws = (
+            found.variance,
+            found.row_variance,
+            found.predicted,
+            found.draws,
+        )
+        ratio = place_ratio = None
+        if rows is not None:
+            ratio = row_variance / rows
+            if not problem.prior.averages:
+                ratio = problem.rows.pooled(ratio)
+            ratio = _mixed(ratio, old[0], share)
+            row_variance = ratio * rows
+        if places is not None:
+            place_ratio = _mixed(variance / places, old[1], share)
+            variance = place_ratio * places
+        if _predicts_places(problem):
+            assert problem.held_out is not None
+            predicted, draws = problem.held_out.abs2().forward(variance), MANY
+        elif before is not None and before.predicted is not None and draws:
+            predicted = _mixed(predicted, before.predicted, share)
             # What an average with such weights is worth: the inverse of the sum of their squares.
-            draws = 1 / (NEW_SHARE**2 / draws + (1 - NEW_SHARE) ** 2 / carry.draws)
-        moment = _row_power(problem, found.mean) + found.row_variance
-        carry = Carry(moment, carry.steps + 1, predicted, draws)
-        return State(alpha, found.mean, found.variance, carry), found.info
+            draws = 1 / (share**2 / draws + (1 - share) ** 2 / before.draws)
+        moment = _row_power(problem, found.mean) + row_variance
+        return State(
+            alpha, found.mean, variance, Carry(moment, steps + 1, predicted, draws, (ratio, place_ratio))
+        )
 
     def settled(self, state: State) -> State:
         """Return what is kept of a state when its stage is done: candidates are judged by predictions."""
@@ -189,19 +222,27 @@ class AnalysisEM(Method):
         if self.is_exact(problem):
             return state, Info()
         judged = problem.held_out is not None
-        fine = replace(self, draws=JUDGED_BY if judged else self.final_draws, cg_tol=0.5 * self.cg_tol)
-        if not judged:
+        carry: Carry = state.carry
+        if judged:
+            if _predicts_places(problem):  # variances are known well enough
+                return state, Info()
+            fine = replace(self, draws=JUDGED_BY)
+        else:
             # Few directions are ill-determined, and most of the variance is theirs: with 0.1, which is 1 % of
             # a draw's energy, variances were half of the exact ones (30 x 30 pixels from 39 % of cosines).
-            fine = replace(fine, draw_tol=0.3 * self.draw_tol)
-        found = fine._moments(problem, state.alpha, state, rng)
+            draws = self.final_draws or (FINAL_DRAWS if _is_local(problem) else FINAL_DRAWS_ALONE)
+            fine = replace(self, draws=draws, cg_tol=0.5 * self.cg_tol, draw_tol=0.3 * self.draw_tol)
+        found = fine._moments(problem, state.alpha, state.mean, rng)
         if found.info.end is StatusCode.FAILED:
             return state, Info(trouble=found.info.message)
         trouble = found.info.trouble
         info = Info(trouble=trouble)
         if trouble and ended is StatusCode.CONVERGED:
             info = Info(trouble=trouble, end=StatusCode.MAX_ITER, message=f"the last mean: {trouble}")
-        carry = state.carry._replace(predicted=found.predicted, draws=found.draws)
+        if judged:
+            total = found.draws + carry.draws
+            mixed = (found.draws * found.predicted + carry.draws * carry.predicted) / total
+            carry = carry._replace(predicted=mixed, draws=total)
         return replace(state, mean=found.mean, variance=found.variance, carry=carry), info
 
     def is_exact(self, problem: AnalysisProblem) -> bool:
@@ -225,44 +266,75 @@ class AnalysisEM(Method):
         return xp.clip(image, number_like(image, LEAST_PRECISION * cap), number_like(image, cap))
 
     def _moments(
-        self, problem: AnalysisProblem, alpha: Array, before: State | None, rng: np.random.Generator
+        self, problem: AnalysisProblem, alpha: Array, guess: Array | None, rng: np.random.Generator
     ) -> _Moments:
         if self.is_exact(problem):
             return _exact(problem, alpha)
         phi, rows = problem.phi, problem.rows
         at_once = max(1, right_hand_sides_at_once(phi) * problem.n_columns // rows.n_rows)
         system = AnalysisSystem(phi, rows, alpha, problem.noise_var, at_once)
-        ready = system.preconditioner()
-        guess = None if before is None else namespace(before.mean).asarray(as_rows(before.mean), copy=True)
-        limit: dict[str, Any] = {"max_iter": self.cg_iterations, "preconditioner": ready}
+        limit: dict[str, Any] = {"max_iter": self.cg_iterations, "preconditioner": system.preconditioner()}
         right = system.of_data(as_rows(problem.y))
+        if guess is not None:
+            guess = namespace(guess).asarray(as_rows(guess), copy=True)
         solved = system.solve(right, tol=self.cg_tol, reference=problem.n_rows, guess=guess, **limit)
         accounts, mean = [solved], solved.x
-        xp = namespace(mean)
+        inverse, rough = reciprocal(system.diagonal), rows.rough_variance(system.diagonal)
+        local, direct = _is_local(problem), problem.held_out is not None and not _predicts_places(problem)
         variance = row_variance = predicted = None
-        draws = self.draws or (FEW_DRAWS if problem.prior.averages else DRAWS)
+        draws = self.draws or DRAWS[_kind_of_average(problem, rough)]
         for start in range(0, draws, at_once):
             count = min(at_once, draws - start)
-            right = system.of_draws(count, rng)
+            right = system.of_draws(count, rng, signs=True)
+            centre = right * (inverse / problem.noise_var) if local else None
             drawn = system.solve(right, tol=self.draw_tol, reference=problem.n_columns, **limit)
             accounts.append(drawn)
             # One after the other, to save memory.
             for i in range(count):
-                variance = _added(variance, squared_modulus(drawn.x[i, :]))
-                row_variance = _added(row_variance, squared_modulus(rows.operator.forward(drawn.x[i, :])))
-                if problem.held_out is not None:
-                    spread = squared_modulus(problem.held_out.forward(drawn.x[i, :]))
-                    predicted = _added(predicted, spread)
+                x = drawn.x[i, :]
+                row_variance = _added(row_variance, squared_modulus(rows.operator.forward(x)))
+                if direct:
+                    assert problem.held_out is not None
+                    predicted = _added(predicted, squared_modulus(problem.held_out.forward(x)))
+                variance = _added(variance, squared_modulus(x if centre is None else x - centre[i, :]))
         assert variance is not None
         assert row_variance is not None
-        info = _account(accounts)
-        mean = xp.reshape(mean, (*problem.y.shape[:-1], -1))
-        scale = 1 / draws
-        variance *= scale
-        row_variance *= scale
-        return _Moments(
-            mean, variance, row_variance, None if predicted is None else predicted * scale, info, draws
-        )
+        variance, row_variance = variance / draws, row_variance / draws
+        if local:
+            # The variance of a place given its neighbours is known; its mean given them is drawn (Siden et al.
+            # 2018). Of the latter, the size relative to the former is much alike from place to place.
+            variance = inverse + inverse * rows.pooled_places(variance / inverse)
+        if direct:
+            predicted = predicted / draws
+        mean = namespace(mean).reshape(mean, (*problem.y.shape[:-1], -1))
+        roughly = (rough, inverse if local else None)
+        return _Moments(mean, variance, row_variance, predicted, _account(accounts), draws, roughly)
+
+
+def _is_local(problem: AnalysisProblem) -> bool:
+    """Tell whether the diagonal of A is known and places have neighbours, so that variances can be pooled."""
+    rows, phi = problem.rows, problem.phi
+    return rows.grid is not None and rows.diagonal_is_exact and phi.column_norms_exact
+
+
+def _predicts_places(problem: AnalysisProblem) -> bool:
+    """Tell whether data that are held out see one place each, so that variances of places are theirs."""
+    held_out = problem.held_out
+    if held_out is None or not held_out.facts.one_per_row or not _is_local(problem):
+        return False
+    return held_out.abs2() is not None
+
+
+def _kind_of_average(problem: AnalysisProblem, rough: Array | None) -> str:
+    if rough is None:
+        return "alone"
+    if problem.prior.averages:
+        return "shared"
+    return "averaged" if problem.rows.grid is None else "pooled"
+
+
+def _mixed(new: Array, old: Array | None, share: float) -> Array:
+    return new if old is None else share * new + (1 - share) * old
 
 
 def _added(total: Array | None, addend: Array) -> Array:

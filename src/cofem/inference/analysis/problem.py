@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,17 @@ SHARE_AT_START = 0.05
 HEADROOM = {"float64": 1e10, "float32": 1e6}
 
 
+class WarmStart(NamedTuple):
+    """Where a fit to most of the data ended, beside its precisions."""
+
+    #: Its mean.
+    mean: Array
+    #: As `cofem.inference.analysis.method.Carry.ratios`.
+    ratios: tuple[Array | None, Array | None]
+    #: Steps it took.
+    steps: int
+
+
 @dataclass(frozen=True, eq=False)
 class AnalysisProblem(Problem):
     """``y ~ N(Phi u, noise_var I)``, ``B u ~ N(0, diag(alpha)^-1)``, in scaled units.
@@ -39,11 +50,14 @@ class AnalysisProblem(Problem):
         Rows of Phi whose data are predicted; see `cofem.inference.analysis.prediction`.
     undetermined : ndarray of shape (D, K) or None
         In small problems, directions that neither Phi nor B see; None if there are none.
+    warm : WarmStart or None
+        Where the fit may start.
     """
 
     rows: Rows = None  # type: ignore[assignment]
     held_out: Operator | None = None
     undetermined: np.ndarray | None = None
+    warm: WarmStart | None = None
 
     @classmethod
     def of(cls, problem: Problem, operator: Operator, prior: Prior) -> AnalysisProblem:

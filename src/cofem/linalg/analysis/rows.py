@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from functools import cached_property
+from math import prod
 
+import array_api_compat
 import numpy as np
 import scipy.sparse
 
-from cofem._arrays import Array, in_precision, namespace, on_device_of, precision_of, to_numpy
+from cofem._arrays import (
+    Array,
+    DeviceCache,
+    in_precision,
+    is_torch,
+    namespace,
+    on_device_of,
+    precision_of,
+    reciprocal,
+    to_numpy,
+)
+from cofem._windows import window_sums
 from cofem.linalg.analysis.exact import exact_freedom
 from cofem.operators import Operator
 from cofem.operators.dictionary import Dictionary
@@ -100,7 +113,15 @@ class Rows:
         [2.0]
         """
         logarithms = to_numpy(namespace(alpha).log(alpha))
+        if self._starts is not None:
+            return np.exp(np.add.reduceat(logarithms, self._starts, dtype=np.float64) / self.sizes)
         return np.exp(np.bincount(self.bands, weights=logarithms) / self.sizes)
+
+    @cached_property
+    def _starts(self) -> np.ndarray | None:
+        """Where each band starts, if one follows the other."""
+        in_order = bool((np.diff(self.bands) >= 0).all()) and bool((self.sizes > 0).all())
+        return np.cumsum(self.sizes) - self.sizes if in_order else None
 
     def diagonal(self, alpha: Array) -> Array:
         """Return the diagonal of ``B^H diag(alpha) B``, shape (D,): exact, or as far as it is to be had."""
@@ -118,6 +139,54 @@ class Rows:
         probes = on_device_of(alpha, signs.astype(precision_of(alpha))) * xp.sqrt(alpha)
         found = xp.mean(xp.abs(self.operator.adjoint(probes)) ** 2, axis=0)
         return found + 1e-3 * float(xp.mean(found))
+
+    @property
+    def diagonal_is_exact(self) -> bool:
+        """Whether `diagonal` is exact."""
+        return self._squares is not None
+
+    def rough_variance(self, diagonal: Array) -> Array | None:
+        """Return what variances of rows would be if A were its diagonal, shape (M,), if entries are known.
+
+        As a rule it is off by a factor that changes little from step to step, see `cofem.inference.analysis`.
+        """
+        squares = self._squares
+        return None if squares is None else squares.forward(reciprocal(diagonal))
+
+    def pooled(self, values: Array) -> Array:
+        """Average numbers of rows, shape (M,), over the same band at neighbouring places, where there are some."""
+        grid, places = self.grid, self.operator.row_places
+        if grid is None or places is None or not _is_assigned_to(values):
+            return values
+        index, counts = self._cells
+        where, xp = index.like(values), namespace(values)
+        cells = xp.zeros(
+            (self.n_bands * prod(grid),), dtype=values.dtype, device=array_api_compat.device(values)
+        )
+        cells[where] = values
+        sums = window_sums(xp.reshape(cells, (self.n_bands, *grid)), 1, len(grid))
+        return xp.reshape(sums, (-1,))[where] * counts.like(values)
+
+    @cached_property
+    def _cells(self) -> tuple[DeviceCache, DeviceCache]:
+        """The cell of each row in an array of all bands, and the inverse number of rows around each."""
+        grid, places = self.grid, self.operator.row_places
+        assert grid is not None
+        index = self.bands * prod(grid) + places
+        present = np.zeros(self.n_bands * prod(grid))
+        present[index] = 1
+        counts = window_sums(present.reshape(self.n_bands, *grid), 1, len(grid)).ravel()[index]
+        return DeviceCache(index), DeviceCache((1 / counts).astype(precision_of(self.like)))
+
+    def pooled_places(self, values: Array) -> Array:
+        """Average numbers of places, shape (D,), over neighbours, where there are some."""
+        grid = self.grid
+        if grid is None or not _is_assigned_to(values):
+            return values
+        xp = namespace(values)
+        shaped = xp.reshape(values, grid)
+        sums = window_sums(shaped, 1, len(grid)) / window_sums(xp.ones_like(shaped), 1, len(grid))
+        return xp.reshape(sums, (-1,))
 
     @cached_property
     def _squares(self) -> Operator | None:
@@ -186,3 +255,8 @@ class Rows:
         """All entries, shape (M, D), in double precision; for small B."""
         matrix = to_numpy(self.operator.to_dense())
         return np.asarray(matrix, dtype=np.complex128 if np.iscomplexobj(matrix) else np.float64)
+
+
+def _is_assigned_to(x: Array) -> bool:
+    """Tell whether parts of such arrays can be assigned to by indices."""
+    return isinstance(x, np.ndarray) or is_torch(x)
