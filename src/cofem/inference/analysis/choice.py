@@ -236,9 +236,7 @@ def _with_process(problem: Problem, given: list[Candidate]) -> list[Candidate]:
     if process is None:
         return given
     everywhere = Block(np.zeros(process.operator.shape[0], dtype=np.intp))
-    first = Candidate(
-        process.operator, everywhere, process.label, process.noise_var, process.n_parameters
-    )
+    first = Candidate(process.operator, everywhere, process.label, process.noise_var, process.n_parameters)
     return [first, *given[1:]]
 
 

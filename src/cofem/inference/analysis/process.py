@@ -71,7 +71,9 @@ def learn_process(problem: Problem) -> Process | None:
     extra = max(SHARE_OF_NOISE * spectrum.noise_var, SHARE_OF_SERIES[real] * float(np.var(window.y)), 1e-300)
     covariance = spectrum.covariance(n if small else max(length, MEMORY + 1)) + spectrum.level
     covariance[0] += extra
-    matrix = whitening(covariance, n, spectrum.slope) if small else band_whitening(covariance[: MEMORY + 1], n)
+    matrix = (
+        whitening(covariance, n, spectrum.slope) if small else band_whitening(covariance[: MEMORY + 1], n)
+    )
     return Process(as_operator(matrix), spectrum.noise_var, spectrum.n_parameters, _words(spectrum))
 
 

@@ -89,7 +89,8 @@ def sparse_factor(phi: Dictionary, rows: Any, alpha: Array, noise_var: float) ->
     along_one_axis = rows.grid is not None and sum(n > 1 for n in rows.grid) <= 1
     if not isinstance(alpha, np.ndarray):
         return None
-    along_one_axis = along_one_axis or _is_narrow(rows.sparse)
+    if rows.grid is None:  # on a grid the matrix would be made in vain
+        along_one_axis = _is_narrow(rows.sparse)
     if not (along_one_axis or n_unknowns <= MOST_UNKNOWNS):
         return None
     gram, matrix = rows.gram_of(phi), rows.sparse
