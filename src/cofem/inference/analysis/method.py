@@ -7,7 +7,17 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from cofem._arrays import Array, as_rows, inner, namespace, number_like, reciprocal, squared_modulus, to_numpy
+from cofem._arrays import (
+    Array,
+    as_rows,
+    inner,
+    is_complex,
+    namespace,
+    number_like,
+    reciprocal,
+    squared_modulus,
+    to_numpy,
+)
 from cofem._packing import packable
 from cofem.inference.analysis.problem import AnalysisProblem
 from cofem.inference.base import Info, Method, State
@@ -45,8 +55,8 @@ NEW_SHARE = 0.25
 class Carry(NamedTuple):
     """What one E-step hands to the next."""
 
-    #: ``E |(B u)_i|^2``, averaged over tasks, shape (M,); None once the stage is done.
-    moment: Array | None
+    #: Precisions of the next step, shape (M,); None once the stage is done.
+    next_alpha: Array | None
     #: Steps done.
     steps: int = 1
     #: Variances of the predictions of data that are held out, shape (H,); None if there are none.
@@ -61,7 +71,7 @@ class Carry(NamedTuple):
 class _Moments(NamedTuple):
     mean: Array
     variance: Array
-    row_variance: Array
+    row_variance: Array | None
     predicted: Array | None
     info: Info
     draws: float = 0.0
@@ -166,7 +176,7 @@ class AnalysisEM(Method):
     def step(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         """Update the precisions, then take the moments at them."""
         assert isinstance(problem, AnalysisProblem)
-        alpha = self._update(problem, state)
+        alpha = state.carry.next_alpha
         found = self._moments(problem, alpha, state.mean, rng)
         if found.info.end is StatusCode.FAILED:
             return state, found.info
@@ -189,12 +199,14 @@ class AnalysisEM(Method):
             found.draws,
         )
         ratio = place_ratio = None
-        if rows is not None:
-            ratio = row_variance / rows
+        if rows is not None:  # in place from here on, since arrays of M numbers are the largest there are
+            ratio = row_variance
+            ratio /= rows
             if not problem.prior.averages:
                 ratio = problem.rows.pooled(ratio)
             ratio = _mixed(ratio, old[0], share)
-            row_variance = ratio * rows
+            rows *= ratio
+            row_variance = rows
         if places is not None:
             place_ratio = _mixed(variance / places, old[1], share)
             variance = place_ratio * places
@@ -205,14 +217,16 @@ class AnalysisEM(Method):
             predicted = _mixed(predicted, before.predicted, share)
             # What an average with such weights is worth: the inverse of the sum of their squares.
             draws = 1 / (share**2 / draws + (1 - share) ** 2 / before.draws)
-        moment = _row_power(problem, found.mean) + row_variance
+        assert row_variance is not None
+        row_variance += _row_power(problem, found.mean)
+        after = self._update(problem, alpha, row_variance, steps + 1)
         return State(
-            alpha, found.mean, variance, Carry(moment, steps + 1, predicted, draws, (ratio, place_ratio))
+            alpha, found.mean, variance, Carry(after, steps + 1, predicted, draws, (ratio, place_ratio))
         )
 
     def settled(self, state: State) -> State:
         """Return what is kept of a state when its stage is done: candidates are judged by predictions."""
-        return replace(super().settled(state), carry=state.carry._replace(moment=None))
+        return replace(super().settled(state), carry=state.carry._replace(next_alpha=None))
 
     def finish(
         self, problem: Problem, state: State, ended: StatusCode, rng: np.random.Generator
@@ -232,7 +246,7 @@ class AnalysisEM(Method):
             # a draw's energy, variances were half of the exact ones (30 x 30 pixels from 39 % of cosines).
             draws = self.final_draws or (FINAL_DRAWS if _is_local(problem) else FINAL_DRAWS_ALONE)
             fine = replace(self, draws=draws, cg_tol=0.5 * self.cg_tol, draw_tol=0.3 * self.draw_tol)
-        found = fine._moments(problem, state.alpha, state.mean, rng)
+        found = fine._moments(problem, state.alpha, state.mean, rng, with_rows=False)
         if found.info.end is StatusCode.FAILED:
             return state, Info(trouble=found.info.message)
         trouble = found.info.trouble
@@ -249,24 +263,38 @@ class AnalysisEM(Method):
         """Tell whether the E-step is exact."""
         return problem.is_small if self.exact is None else self.exact
 
-    def _update(self, problem: AnalysisProblem, state: State) -> Array:
-        """M-step, lengthened."""
-        prior, alpha = problem.prior, state.alpha
+    def _update(self, problem: AnalysisProblem, alpha: Array, moment: Array, steps: int) -> Array:
+        """M-step, lengthened: the next precisions, from ``E |(B u)_i|^2``, averaged over tasks, shape (M,)."""
+        prior = problem.prior
         xp = namespace(alpha)
-        freedom = xp.maximum(problem.rows.freedom(alpha), number_like(alpha, LEAST_FREEDOM))
-        image = prior.precisions(state.carry.moment, problem.alpha_cap)
-        image = image / prior.precisions(freedom, np.inf)
-        change = xp.log(image) - xp.log(alpha)
+        image = prior.precisions(moment, problem.alpha_cap)
+        bands = problem.rows.freedom_of_bands(alpha) if prior.keeps_bands else None
+        if bands is None:
+            freedom = xp.maximum(problem.rows.freedom(alpha), number_like(alpha, LEAST_FREEDOM))
+            image = image / prior.precisions(freedom, np.inf)
+            del freedom
         longest = float(np.log(LONGEST))
         length = self.relaxation
         if not self.is_exact(problem):
-            length *= min(1.0, FULL_STEPS / state.carry.steps)
-        image = image * xp.exp((length - 1) * xp.clip(change, -longest, longest))
+            length *= min(1.0, FULL_STEPS / steps)
         cap = problem.alpha_cap
-        return xp.clip(image, number_like(image, LEAST_PRECISION * cap), number_like(image, cap))
+        low, high = number_like(image, LEAST_PRECISION * cap), number_like(image, cap)
+        whole = [(slice(None), 1.0)]
+        for part, freedom in whole if bands is None else bands:
+            new = image[part] * max(freedom, LEAST_FREEDOM)
+            change = xp.clip(xp.log(new / alpha[part]), -longest, longest)
+            new *= xp.exp((length - 1) * change)
+            image[part] = xp.clip(new, low, high)
+        return image
 
     def _moments(
-        self, problem: AnalysisProblem, alpha: Array, guess: Array | None, rng: np.random.Generator
+        self,
+        problem: AnalysisProblem,
+        alpha: Array,
+        guess: Array | None,
+        rng: np.random.Generator,
+        *,
+        with_rows: bool = True,
     ) -> _Moments:
         if self.is_exact(problem):
             return _exact(problem, alpha)
@@ -278,28 +306,33 @@ class AnalysisEM(Method):
         if guess is not None:
             guess = namespace(guess).asarray(as_rows(guess), copy=True)
         solved = system.solve(right, tol=self.cg_tol, reference=problem.n_rows, guess=guess, **limit)
-        accounts, mean = [solved], solved.x
-        inverse, rough = reciprocal(system.diagonal), rows.rough_variance(system.diagonal)
+        mean = solved.x
+        accounts = [_without_solution(solved)]
+        inverse = reciprocal(system.diagonal)
         local, direct = _is_local(problem), problem.held_out is not None and not _predicts_places(problem)
         variance = row_variance = predicted = None
-        draws = self.draws or DRAWS[_kind_of_average(problem, rough)]
+        draws = self.draws or DRAWS[_kind_of_average(problem)]
         for start in range(0, draws, at_once):
             count = min(at_once, draws - start)
             right = system.of_draws(count, rng, signs=True)
             centre = right * (inverse / problem.noise_var) if local else None
             drawn = system.solve(right, tol=self.draw_tol, reference=problem.n_columns, **limit)
-            accounts.append(drawn)
+            accounts.append(_without_solution(drawn))
             # One after the other, to save memory.
             for i in range(count):
                 x = drawn.x[i, :]
-                row_variance = _added(row_variance, squared_modulus(rows.operator.forward(x)))
+                if with_rows:
+                    row_variance = _added(row_variance, _squared(rows.operator.forward(x)))
                 if direct:
                     assert problem.held_out is not None
                     predicted = _added(predicted, squared_modulus(problem.held_out.forward(x)))
                 variance = _added(variance, squared_modulus(x if centre is None else x - centre[i, :]))
         assert variance is not None
-        assert row_variance is not None
-        variance, row_variance = variance / draws, row_variance / draws
+        variance /= draws
+        rough = None
+        if row_variance is not None:
+            row_variance /= draws
+            rough = rows.rough_variance(system.diagonal)
         if local:
             # The variance of a place given its neighbours is known; its mean given them is drawn (Siden et al.
             # 2018). Of the latter, the size relative to the former is much alike from place to place.
@@ -325,8 +358,8 @@ def _predicts_places(problem: AnalysisProblem) -> bool:
     return held_out.abs2() is not None
 
 
-def _kind_of_average(problem: AnalysisProblem, rough: Array | None) -> str:
-    if rough is None:
+def _kind_of_average(problem: AnalysisProblem) -> str:
+    if not problem.rows.diagonal_is_exact:
         return "alone"
     if problem.prior.averages:
         return "shared"
@@ -334,7 +367,19 @@ def _kind_of_average(problem: AnalysisProblem, rough: Array | None) -> str:
 
 
 def _mixed(new: Array, old: Array | None, share: float) -> Array:
-    return new if old is None else share * new + (1 - share) * old
+    """Return the average of both with these shares; the new one is overwritten."""
+    if old is not None:
+        new *= share
+        new += (1 - share) * old
+    return new
+
+
+def _squared(x: Array) -> Array:
+    """Return ``|x|^2``, where real in the memory of x."""
+    if is_complex(x):
+        return squared_modulus(x)
+    x *= x
+    return x
 
 
 def _added(total: Array | None, addend: Array) -> Array:
@@ -346,7 +391,7 @@ def _added(total: Array | None, addend: Array) -> Array:
 
 def _row_power(problem: AnalysisProblem, mean: Array) -> Array:
     """Return ``|B mean|^2``, averaged over tasks, shape (M,)."""
-    power = squared_modulus(problem.rows.operator.forward(mean))
+    power = _squared(problem.rows.operator.forward(mean))
     return power if power.ndim == 1 else namespace(power).mean(power, axis=0)
 
 
@@ -367,6 +412,11 @@ def _exact(problem: AnalysisProblem, alpha: Array) -> _Moments:
         predicted,
         Info(),
     )
+
+
+def _without_solution(result: CGResult) -> CGResult:
+    """Return the account of a solve alone, so that the solution need not stay in memory."""
+    return replace(result, x=np.empty(0))
 
 
 def _account(accounts: list[CGResult]) -> Info:

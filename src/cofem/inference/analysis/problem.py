@@ -63,7 +63,12 @@ class AnalysisProblem(Problem):
     def of(cls, problem: Problem, operator: Operator, prior: Prior) -> AnalysisProblem:
         """Return a problem in analysis form; the prior says who shares precisions among the rows of B."""
         rows = Rows(operator, problem.y)
-        bound = prior.for_rows(RowLayout(rows.bands, operator.row_places, rows.grid))
+        boxes = rows.boxes
+        if boxes is None:
+            layout = RowLayout(rows.bands, operator.row_places, rows.grid)
+        else:
+            layout = RowLayout(None, None, rows.grid, boxes)
+        bound = prior.for_rows(layout)
         bound.check(rows.n_rows)
         return cls(
             problem.phi, problem.y, problem.noise_var, problem.units, bound, problem.nonnegative, rows=rows
@@ -97,7 +102,7 @@ class AnalysisProblem(Problem):
         d, m = self.n_columns, max(self.rows.n_rows, self.n_rows)
         if not isinstance(self.y, np.ndarray) or d > SMALL_IF_FULL or d * m > SMALL_ENTRIES:
             return False
-        return d <= SMALL_SIDE or (self.rows.sparse is None and self.rows.symbols is None)
+        return d <= SMALL_SIDE or (self.rows.sparse is None and self.rows.grid is None)
 
     def point(self, mean: Array, variance: Array) -> Array:
         """Return the mean: a constraint has no part in the fit, only in what is made of it."""
@@ -119,7 +124,7 @@ class AnalysisProblem(Problem):
         energy = self.phi.column_energy
         return namespace(energy).zeros_like(energy) + self.phi.energy / self.n_columns
 
-    @cached_property
+    @property
     def prior_weights(self) -> Array:
         """What changes of the prior variances of rows are weighted by."""
         return self.rows.for_each(1 / np.maximum(self.rows.energies, 1e-300))
