@@ -30,7 +30,9 @@ def window_means(x: Array, reach: int) -> Array:
     """
     xp, sums = namespace(x), window_sums(x, reach, x.ndim)
     for axis, n in enumerate(x.shape):  # the number of places is a product over axes
-        counts = _sums_along(xp.ones_like(x[tuple(slice(None) if k == axis else 0 for k in range(x.ndim))]), reach, -1)
+        counts = _sums_along(
+            xp.ones_like(x[tuple(slice(None) if k == axis else 0 for k in range(x.ndim))]), reach, -1
+        )
         sums /= xp.reshape(counts, tuple(n if k == axis else 1 for k in range(x.ndim)))
     return sums
 

@@ -192,7 +192,9 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
             judged = judged._replace(alpha=outcome.state.alpha, warm=_warm_start(outcome.state))
             if outcome.status.code is StatusCode.STOPPED:
                 return _broken(judged, outcome.problem.noise_var, stopped=True)
+            del outcome, final, seen, unseen, rule  # the next one needs the memory
         found.append(judged)
+        _forget_losers(found)
     densities = [np.concatenate(judged.density) for judged in found]
     best = best_of(densities)
     chosen = found[best]
@@ -218,6 +220,14 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
     alpha = problem.units.apply(chosen.alpha, -2)
     ready = replace(chosen.problem.with_noise(noise_var), warm=chosen.warm)
     return Chosen(ready, alpha, tuple(notes))
+
+
+def _forget_losers(found: list[_Judged]) -> None:
+    """Drop the arrays of candidates that others are plainly better than, in place."""
+    best = best_of([np.concatenate(judged.density) for judged in found])
+    for i, judged in enumerate(found):
+        if i != best:
+            found[i] = judged._replace(alpha=None, warm=None)
 
 
 def _warm_start(state: State) -> WarmStart:

@@ -31,6 +31,8 @@ from cofem.status import StatusCode
 
 #: Degrees of freedom of a row, and precisions relative to the largest, below which nothing is left of it.
 LEAST_FREEDOM, LEAST_PRECISION = 1e-12, 1e-20
+#: A variance that is nothing beside any other.
+NOTHING = 1e-30
 #: Steps of full length; later ones are shorter, so that the noise of the draws averages out.
 FULL_STEPS = 14
 #: Change of the mean in a step, relative to the posterior's spread, that is small enough; and where nothing
@@ -201,6 +203,7 @@ class AnalysisEM(Method):
         ratio = place_ratio = None
         if rows is not None:  # in place from here on, since arrays of M numbers are the largest there are
             ratio = row_variance
+            rows += number_like(rows, NOTHING)  # rows of zeros have no variance
             ratio /= rows
             if not problem.prior.averages:
                 ratio = problem.rows.pooled(ratio)
@@ -369,8 +372,9 @@ def _kind_of_average(problem: AnalysisProblem) -> str:
 def _mixed(new: Array, old: Array | None, share: float) -> Array:
     """Return the average of both with these shares; the new one is overwritten."""
     if old is not None:
+        new -= old
         new *= share
-        new += (1 - share) * old
+        new += old
     return new
 
 

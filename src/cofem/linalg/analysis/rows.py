@@ -193,16 +193,18 @@ class Rows:
         return None if squares is None else squares.forward(reciprocal(diagonal))
 
     def pooled(self, values: Array) -> Array:
-        """Average numbers of rows, shape (M,), over the same band at neighbouring places, where there are some."""
+        """Average numbers of rows, shape (M,), over the same band at neighbouring places, where there are some.
+
+        They may be overwritten.
+        """
         grid = self.grid
         if grid is None or not _is_assigned_to(values):
             return values
         if self.boxes is not None:
-            xp = namespace(values)
-            out = xp.empty_like(values)
             for box in self.boxes:
-                out[box.start : box.stop] = xp.reshape(window_means(box.of(values), 1), (-1,))
-            return out
+                means = window_means(box.of(values), 1)
+                values[box.start : box.stop] = namespace(values).reshape(means, (-1,))
+            return values
         if self.operator.row_places is None:
             return values
         index, counts = self._cells
@@ -271,9 +273,7 @@ class Rows:
         if n * d <= SMALL_ENTRIES or self.grid is None or self.boxes is None:
             return None
         numbers = self.stationary_freedom(alpha).tolist()
-        return [
-            (slice(box.start, box.stop), number) for box, number in zip(self.boxes, numbers, strict=True)
-        ]
+        return [(slice(box.start, box.stop), number) for box, number in zip(self.boxes, numbers, strict=True)]
 
     def stationary_freedom(self, alpha: Array) -> np.ndarray:
         """Return the degrees of freedom of a row of each band, if alpha were constant in each band."""

@@ -134,7 +134,7 @@ class AnalysisSystem:
         out = self.phi.adjoint(noise)
         inside = draw((count, self.rows.n_rows), like, rng)
         for start in range(0, self.rows.n_rows, AT_ONCE):  # no second array of that size
-            part = slice(start, start + AT_ONCE)
+            part = slice(start, min(start + AT_ONCE, self.rows.n_rows))
             inside[:, part] *= self.noise_var * xp.sqrt(self.alpha[part])
         out += self.rows.operator.adjoint(inside)
         return out
