@@ -153,7 +153,7 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
     found: list[_Judged] = []
     for number, candidate in enumerate(given, 1):
         whole = AnalysisProblem.of(problem, candidate.operator, candidate.prior)
-        judged = _Judged(whole, [], [], None)
+        judged = _Judged(whole, [], [], [], None)
         for part, rows in enumerate(parts, 1):
             start = problem.noise_var if known else (judged.noise[-1] if judged.noise else START * power)
             seen, unseen, y = whole.split(rows, start)
@@ -166,9 +166,11 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
             if outcome.status.code is StatusCode.FAILED:
                 return _broken(judged, outcome.problem.noise_var, fault=outcome.status.message)
             noise_var = problem.noise_var if known else rule.noise_var(outcome.problem, outcome.state)
-            judged.noise.append(noise_var)
             final = outcome.problem.with_noise(noise_var)
-            judged.density.append(rule.log_densities(final, outcome.state))
+            likely, holding = rule.scales(final, outcome.state)
+            judged.noise.append(noise_var)
+            judged.scale.append(holding)
+            judged.density.append(rule.log_densities(final, outcome.state, likely))
             judged = judged._replace(alpha=outcome.state.alpha, warm=_warm_start(outcome.state))
             if outcome.status.code is StatusCode.STOPPED:
                 return _broken(judged, outcome.problem.noise_var, stopped=True)
@@ -192,9 +194,12 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
     if not known:
         turns = "" if len(parts) == 1 else f", {len(parts)} parts in turn"
         notes.append(f"the noise was learned from predictions of {count} data held out{turns}")
+    scale = float(np.exp(np.mean(np.log(chosen.scale))))
+    if abs(np.log(scale)) > 0.1:
+        notes.append(f"variances are multiplied by {scale:.2g}, as errors at data held out have it")
     assert chosen.alpha is not None
     alpha = problem.units.apply(chosen.alpha, -2)
-    ready = replace(chosen.problem.with_noise(noise_var), warm=chosen.warm)
+    ready = replace(chosen.problem.with_noise(noise_var), warm=chosen.warm, scale=scale)
     return Chosen(ready, alpha, tuple(notes))
 
 
@@ -232,6 +237,7 @@ class _Judged(NamedTuple):
 
     problem: AnalysisProblem
     noise: list[float]
+    scale: list[float]
     density: list[np.ndarray]
     alpha: Any
     warm: WarmStart | None = None
