@@ -316,6 +316,10 @@ def _posterior(prepared: PreparedProblem, outcome: Outcome, method: Method) -> P
     problem, state = outcome.problem, outcome.state
     units = problem.units
     mean, variance = state.mean, state.variance
+    rows, scale = None, 1.0
+    if isinstance(problem, AnalysisProblem):
+        rows, scale = problem.rows.operator, problem.scale
+        variance = scale * variance
     gaussian = None
     if problem.nonnegative:
         gaussian = (units.apply(transposed(mean)), units.apply(variance, 2))
@@ -339,7 +343,8 @@ def _posterior(prepared: PreparedProblem, outcome: Outcome, method: Method) -> P
         status=outcome.status,
         history=outcome.history,
         operator=prepared.operator,
-        analysis=problem.rows.operator if isinstance(problem, AnalysisProblem) else None,
+        analysis=rows,
+        scale=scale,
         y=transposed(y),
         weights=weights,
         gaussian=gaussian,

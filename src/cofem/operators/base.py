@@ -17,8 +17,8 @@ from cofem._arrays import Array, DeviceCache, as_array, as_floating, as_indices,
 from cofem.operators import entries
 from cofem.operators.boxes import Box
 from cofem.operators.circulant import CirculantGram
-from cofem.operators.entries import StoredMatrix
 from cofem.operators.diagonals import symmetric
+from cofem.operators.entries import StoredMatrix
 from cofem.operators.facts import Facts
 from cofem.operators.filters import BlockCirculantGram, FilterBank, gram_at_offsets
 from cofem.operators.symbols import check_basis

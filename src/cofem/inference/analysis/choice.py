@@ -165,7 +165,7 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
     found: list[_Judged] = []
     for number, candidate in enumerate(given, 1):
         whole = AnalysisProblem.of(problem, candidate.operator, candidate.prior)
-        judged = _Judged(whole, [], [], None)
+        judged = _Judged(whole, [], [], [], None)
         for part, rows in enumerate(parts, 1):
             start = problem.noise_var if known else (judged.noise[-1] if judged.noise else START * power)
             learned = candidate.noise_var
@@ -181,13 +181,18 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
             if outcome.status.code is StatusCode.FAILED:
                 return _broken(judged, outcome.problem.noise_var, fault=outcome.status.message)
             if learned is not None:
-                noise_var = learned
+                noise_var, likely, holding = learned, 1.0, 1.0
+                final = outcome.problem
             else:
                 noise_var = problem.noise_var if known else rule.noise_var(outcome.problem, outcome.state)
+                final = outcome.problem.with_noise(noise_var)
+                likely, holding = rule.scales(final, outcome.state)
             judged.noise.append(noise_var)
-            final = outcome.problem.with_noise(noise_var)
+            judged.scale.append(holding)
             # Parameters that the same data were seen for make them likelier, as in Akaike's criterion.
-            density = rule.log_densities(final, outcome.state) - candidate.n_parameters / problem.n_rows
+            density = (
+                rule.log_densities(final, outcome.state, likely) - candidate.n_parameters / problem.n_rows
+            )
             judged.density.append(density)
             judged = judged._replace(alpha=outcome.state.alpha, warm=_warm_start(outcome.state))
             if outcome.status.code is StatusCode.STOPPED:
@@ -216,9 +221,12 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
     elif not known:
         turns = "" if len(parts) == 1 else f", {len(parts)} parts in turn"
         notes.append(f"the noise was learned from predictions of {count} data held out{turns}")
+    scale = float(np.exp(np.mean(np.log(chosen.scale))))
+    if abs(np.log(scale)) > 0.1:
+        notes.append(f"variances are multiplied by {scale:.2g}, as errors at data held out have it")
     assert chosen.alpha is not None
     alpha = problem.units.apply(chosen.alpha, -2)
-    ready = replace(chosen.problem.with_noise(noise_var), warm=chosen.warm)
+    ready = replace(chosen.problem.with_noise(noise_var), warm=chosen.warm, scale=scale)
     return Chosen(ready, alpha, tuple(notes))
 
 
@@ -280,6 +288,7 @@ class _Judged(NamedTuple):
 
     problem: AnalysisProblem
     noise: list[float]
+    scale: list[float]
     density: list[np.ndarray]
     alpha: Any
     warm: WarmStart | None = None

@@ -4,9 +4,10 @@ In pictures the error at data that were held out is mostly the posterior's own s
 in the sky it is the noise. So the noise is one under which they are likely, each with the variance
 :math:`v_i` of its own prediction:
 
-.. math:: L(\sigma^2) = \sum_{i \in H} \log t_K(y_i; \varphi_i^H\mu, \sigma^2 + v_i).
+.. math:: L(\sigma^2, c) = \sum_{i \in H} \log t_K(y_i; \varphi_i^H\mu, \sigma^2 + c v_i).
 
-Variances come from K draws, hence Student's distribution in place of the normal one. Where predictions are so
+The number c is there because the posterior's own variances are not quite true: the prior is not, and precisions
+are fitted. Variances come from K draws, hence Student's distribution in place of the normal one. Where predictions are so
 uncertain that any small noise would do, the largest one that is nearly as likely as the best is taken.
 """
 
@@ -16,14 +17,24 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import gammaln
+from scipy.stats import chi2
 
 from cofem._arrays import Array, is_complex, squared_modulus, to_numpy
 from cofem.inference.base import State
 from cofem.inference.problem import Problem
 from cofem.operators import Operator
 
-#: Noise levels that are tried, relative to the data.
-LEVELS = np.geomspace(1e-4, 1.0, 121)
+#: Noise levels that are tried, relative to the data: from afar, and how finely in the end.
+LEVELS = np.geomspace(1e-4, 1.0, 25)
+FINER = 6
+#: Scales of variances that are tried, and how far from 1 they are expected to be, in logarithms.
+SCALES = np.geomspace(0.4, 2.5, 17)
+#: Turns in which both are found from each other, and factors of the noise variance that are tried in one.
+ROUNDS, NEAR = 5, np.geomspace(0.7, 1.4, 7)
+EXPECTED = 0.4
+#: Part of the data that intervals are to hold, and the smallest part of the variance of a prediction that is the
+#: posterior's own, at which data say how large it should be.
+LEVEL, OWN = 0.95, 0.1
 #: How much less likely than the best noise a larger one may be, in nats.
 NEARLY = 0.5
 #: Data from which on that holds; of fewer, less: one standard error of a few is half of the noise.
@@ -57,14 +68,17 @@ class FromPredictions:
     def noise_var(self, problem: Problem, state: State) -> float:
         """Return the largest noise variance that is nearly as likely as the best one."""
         errors = self._errors(state)
-        nearly = NEARLY * min(1.0, errors.squares.size / ENOUGH)
-        levels = LEVELS**2 * float(np.mean(to_numpy(squared_modulus(problem.y))))
-        likelihood = np.array([float(np.sum(errors.log_densities(level))) for level in levels])
-        return float(levels[np.flatnonzero(likelihood >= likelihood.max() - nearly)[-1]])
+        power = float(np.mean(to_numpy(squared_modulus(problem.y))))
+        return errors.likely_noise(power, errors.likely_both(errors.likely_noise(power)))
 
-    def log_densities(self, problem: Problem, state: State) -> np.ndarray:
+    def scales(self, problem: Problem, state: State) -> tuple[float, float]:
+        """Return what variances are to be multiplied by to be likely, and for intervals to hold 95 %."""
+        errors = self._errors(state)
+        return errors.likely_scale(problem.noise_var), errors.holding_scale(problem.noise_var)
+
+    def log_densities(self, problem: Problem, state: State, scale: float) -> np.ndarray:
         """Return the log density of each datum that was held out, in nats, in scaled units."""
-        return self._errors(state).log_densities(problem.noise_var).ravel()
+        return self._errors(state).log_densities(problem.noise_var, scale).ravel()
 
     def _errors(self, state: State) -> Errors:
         squares = to_numpy(squared_modulus(self.y - self.phi.forward(state.mean))).astype(np.float64)
@@ -105,13 +119,70 @@ class Errors:
     draws: float
     of_complex: bool
 
-    def log_densities(self, noise_var: float) -> np.ndarray:
+    def log_densities(self, noise_var: float, scale: float = 1.0) -> np.ndarray:
         """Return the log density of each datum at a noise variance."""
         n = self.draws
         # Scaled so that the variance is the sum of both.
-        variance = (self.spread + noise_var) * ((n - 1) / n if self.of_complex else (n - 2) / n)
+        variance = (scale * self.spread + noise_var) * ((n - 1) / n if self.of_complex else (n - 2) / n)
         ratio = self.squares / variance
         if self.of_complex:
             return -np.log(np.pi * variance) - (n + 1) * np.log1p(ratio / n)
         constant = gammaln((n + 1) / 2) - gammaln(n / 2) - 0.5 * np.log(np.pi * n)
         return constant - 0.5 * np.log(variance) - (n + 1) / 2 * np.log1p(ratio / n)
+
+    def likely_noise(self, power: float, scale: float = 1.0) -> float:
+        """Return the largest noise variance that is nearly as likely as the best one.
+
+        Parameters
+        ----------
+        power : float
+            Mean square of the data.
+        scale : float
+            What variances of predictions are multiplied by.
+        """
+        nearly = NEARLY * min(1.0, self.squares.size / ENOUGH)
+
+        def last_likely(levels: np.ndarray) -> int:
+            found = [float(np.sum(self.log_densities(level**2 * power, scale))) for level in levels]
+            return int(np.flatnonzero(np.array(found) >= max(found) - nearly)[-1])
+
+        at = last_likely(LEVELS)
+        low, high = LEVELS[max(at - 1, 0)], LEVELS[min(at + 1, LEVELS.size - 1)]
+        fine = np.geomspace(low, high, 2 * FINER + 1)
+        return float(fine[last_likely(fine)] ** 2 * power)
+
+    def likely_both(self, noise_var: float) -> float:
+        """Return the scale where both it and the noise are most likely, from a first guess of the noise."""
+        scale = 1.0
+        for _ in range(ROUNDS):
+            scale = self.likely_scale(noise_var)
+            levels = noise_var * NEAR
+            found = [float(np.sum(self.log_densities(level, scale))) for level in levels]
+            noise_var = float(levels[np.argmax(found)])
+        return scale
+
+    def likely_scale(self, noise_var: float) -> float:
+        """Return what variances of predictions are to be multiplied by; 1 if data say nothing about it."""
+        found = [float(np.sum(self.log_densities(noise_var, scale))) for scale in SCALES]
+        return float(SCALES[np.argmax(np.array(found) - 0.5 * (np.log(SCALES) / EXPECTED) ** 2)])
+
+    def holding_scale(self, noise_var: float) -> float:
+        """Return the number next to 1 by which variances are multiplied so that 95 % intervals hold 95 %.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> squares = 2.0 * np.random.default_rng(0).standard_normal(4000) ** 2
+        >>> round(Errors(squares, np.ones(4000), 8.0, of_complex=False).holding_scale(0.0), 1)
+        1.9
+        """
+        own = self.spread / (self.spread + noise_var)
+        if np.median(own) < OWN:
+            return 1.0
+        reach = np.log(1 / (1 - LEVEL)) if self.of_complex else chi2.ppf(LEVEL, 1)
+        error = np.sqrt(LEVEL * (1 - LEVEL) / self.squares.size)
+        nearest = SCALES[np.argsort(np.abs(np.log(SCALES)))]
+        held = np.array([np.mean(self.squares <= reach * (c * self.spread + noise_var)) for c in nearest])
+        within = np.abs(held - LEVEL) <= error
+        # Without any that is within a standard error, the one that comes closest.
+        return float(nearest[np.argmax(within) if within.any() else np.argmin(np.abs(held - LEVEL))])

@@ -52,12 +52,15 @@ class AnalysisProblem(Problem):
         In small problems, directions that neither Phi nor B see; None if there are none.
     warm : WarmStart or None
         Where the fit may start.
+    scale : float
+        What variances of the result are multiplied by, as data that were held out have it.
     """
 
     rows: Rows = None  # type: ignore[assignment]
     held_out: Operator | None = None
     undetermined: np.ndarray | None = None
     warm: WarmStart | None = None
+    scale: float = 1.0
 
     @classmethod
     def of(cls, problem: Problem, operator: Operator, prior: Prior) -> AnalysisProblem:
@@ -135,6 +138,11 @@ class AnalysisProblem(Problem):
         resolved = self.phi.energy / self.n_columns / self.noise_var
         largest = max(resolved, 1 / self.power, 1e-300)
         return HEADROOM[self.real_dtype.name] * largest / float(np.mean(self.rows.energies))
+
+    @property
+    def n_held_out(self) -> int:
+        """Number of data that are held out."""
+        return 0 if self.held_out is None else self.held_out.shape[0]
 
     @property
     def power(self) -> float:

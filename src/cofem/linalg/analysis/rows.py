@@ -14,6 +14,7 @@ from cofem._arrays import (
     Array,
     DeviceCache,
     in_precision,
+    inner,
     is_torch,
     namespace,
     on_device_of,
@@ -153,6 +154,24 @@ class Rows:
         if self._starts is not None:
             return np.exp(np.add.reduceat(logarithms, self._starts, dtype=np.float64) / self.sizes)
         return np.exp(np.bincount(self.bands, weights=logarithms) / self.sizes)
+
+    def band_sums(self, values: Array, weights: Array | None = None) -> np.ndarray:
+        """Return the sums of numbers of rows, shape (M,), over each band, times weights if there are any.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import Gradient
+        >>> Rows(Gradient((2, 2)), like=np.zeros(1)).band_sums(np.array([1.0, 2.0, 3.0, 4.0])).tolist()
+        [3.0, 7.0]
+        """
+        if self.boxes is not None:  # no second array of that size
+            spans = [slice(box.start, box.stop) for box in self.boxes]
+            if weights is None:
+                return np.array([float(np.sum(to_numpy(values[span]), dtype=np.float64)) for span in spans])
+            return np.array([inner(values[span], weights[span]) for span in spans])
+        products = to_numpy(values if weights is None else values * weights)
+        return np.bincount(self.bands, weights=products, minlength=self.n_bands)
 
     @cached_property
     def _starts(self) -> np.ndarray | None:
