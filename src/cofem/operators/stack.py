@@ -25,7 +25,6 @@ from cofem.operators.entries import like_entries_of
 from cofem.operators.facts import Facts
 from cofem.operators.filters import FilterBank, stacked
 
-
 #: Numbers from which on memory counts more than time.
 LARGE = 2**17
 

@@ -24,8 +24,8 @@ class RowLayout(NamedTuple):
     shape : tuple of int or None
         Shape of the array of places.
     boxes : tuple of Box or None
-        The same in few numbers, where each band has the places of a box of the grid; then `bands` and `places`
-        may be None.
+        The same in few numbers, where each band has the places of a box of the grid; then `bands` and
+        `places` may be None.
 
     Examples
     --------
@@ -73,7 +73,8 @@ class Prior(ABC):
     free_of_units: ClassVar[bool] = False
     #: Whether precisions are means over several coefficients, so that errors of single ones average out.
     averages: ClassVar[bool] = False
-    #: Whether second moments that are the same within each band of rows have precisions that are their inverse.
+    #: Whether second moments that are the same within each band of rows have precisions that are their
+    #: inverse.
     keeps_bands: ClassVar[bool] = False
     #: Array libraries that the update works on, such as ``("numpy", "torch")``; None for any.
     libraries: ClassVar[tuple[str, ...] | None] = None

@@ -106,6 +106,8 @@ class Neighbours(Prior):
         """The place of each row in an array of all bands, and the number of bands."""
         layout = self._known
         assert layout.shape is not None
+        assert layout.bands is not None
+        assert layout.places is not None
         return DeviceCache(layout.bands * prod(layout.shape) + layout.places), int(layout.bands.max()) + 1
 
     def precisions(self, second_moment: Array, cap: float) -> Array:

@@ -41,12 +41,12 @@ class Pictures(Study):
     name = "pictures"
     summary = "pictures and volumes by their differences, from 40 % of their places"
     how = (
-        "Ellipsoids of random sizes and heights on a smooth ground, 40 % of the places seen, noise 0.05 (of a "
-        'range of about 2), float32; `cofem.fit(Mask(seen), y, analysis="auto")` to its end in a process of its '
-        "own, which learns the noise and chooses who shares precisions. *Added* is the peak of the resident "
-        "memory during the fit, less what was resident right before it; a vector is D numbers of 4 bytes. "
-        "*Hold* is the share of unseen places within their 95 % intervals, NRMSE is that of the unseen places "
-        "about their mean. The time is that of the processor."
+        "Ellipsoids of random sizes and heights on a smooth ground, 40 % of the places seen, noise 0.05 (of "
+        'a range of about 2), float32; `cofem.fit(Mask(seen), y, analysis="auto")` to its end in a process '
+        "of its own, which learns the noise and chooses who shares precisions. *Added* is the peak of the "
+        "resident memory during the fit, less what was resident right before it; a vector is D numbers of "
+        "4 bytes. *Hold* is the share of unseen places within their 95 % intervals, NRMSE is that of the "
+        "unseen places about their mean. The time is that of the processor."
     )
     setting_columns = ("side", "axes")
     figures = ("before_mb", "added_mb", "hold", "noise_std")
@@ -54,7 +54,7 @@ class Pictures(Study):
     vectors_wanted = 40
 
     def cells(self, options: Options) -> list[Cell]:
-        """A picture and a volume, smaller ones for a first look."""
+        """Return a picture and a volume, smaller ones for a first look."""
         shapes = [(256, 2), (40, 3)] if options.quick else [(1024, 2), (128, 3)]
         return grid([{"side": side, "axes": axes} for side, axes in shapes], ("default",), 1)
 

@@ -297,7 +297,7 @@ class AnalysisEM(Method):
         return steps <= WHOLE_BANDS and pace_of(problem).by_bands and not self.is_exact(problem)
 
     def _update(self, problem: AnalysisProblem, alpha: Array, moment: Array, state: _At) -> Array:
-        """M-step, lengthened: the next precisions, from ``E |(B u)_i|^2``, averaged over tasks, shape (M,)."""
+        """M-step, lengthened: the next precisions, from ``E |(B u)_i|^2``, means over tasks, shape (M,)."""
         prior, cap = problem.prior, problem.alpha_cap
         xp = namespace(alpha)
         low, high = number_like(alpha, LEAST_PRECISION * cap), number_like(alpha, cap)

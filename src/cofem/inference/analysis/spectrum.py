@@ -1,13 +1,15 @@
 r"""A spectral density that is learned from a series with missing samples.
 
-The series is taken for a stationary Gaussian process beside a level and a slope. Its spectral density is a sum
-of few bumps over the frequencies ``f``,
+The series is taken for a stationary Gaussian process beside a level and a slope. Its spectral density is a
+sum of few bumps over the frequencies ``f``,
 
-.. math:: g(f) = \sum_j a_j \sum_{h \ge 1} e^{-d_j (h - 1)} \Bigl(1 + \frac{(f - h c_j)^2}{p_j w_j^2}\Bigr)^{-p_j},
+.. math::
+    g(f) = \sum_j a_j \sum_{h \ge 1} e^{-d_j (h - 1)}
+    \Bigl(1 + \frac{(f - h c_j)^2}{p_j w_j^2}\Bigr)^{-p_j},
 
-at zero frequency for what is smooth (p = 1 is a random walk that forgets, a large p a smooth curve), elsewhere
-with harmonics for a season. The parameters maximise the evidence. Bumps are added one after the other, each
-where the spectrum of the residual says that it gains most, as long as it gains plainly.
+at zero frequency for what is smooth (p = 1 is a random walk that forgets, a large p a smooth curve),
+elsewhere with harmonics for a season. The parameters maximise the evidence. Bumps are added one after the
+other, each where the spectrum of the residual says that it gains most, as long as it gains plainly.
 
 Data enter through a factor of their covariance, N x N. The derivative of the evidence by the density at a
 frequency is half of ``|f^H C^-1 y|^2 - f^H C^-1 f``, which two transforms give for all frequencies at once.
@@ -41,7 +43,8 @@ FIRST_DECAYS = (2.0, 4.0)
 LEVEL = 4.0
 #: Parameters of a bump.
 PER_BUMP = 5
-#: Limits of the exponent p, the decay d of harmonics, and the width (in frequencies of the circle; and at most).
+#: Limits of the exponent p, of the decay d of harmonics, and of the width (the first in frequencies of the
+#: circle).
 EXPONENTS, DECAYS, NARROWEST, WIDEST = (0.75, 20.0), (0.2, 10.0), 0.5, 0.25
 #: Least noise variance, relative to the data's.
 LEAST_NOISE = 1e-7
@@ -330,7 +333,8 @@ class _Model:
         """
         density, _ = self.density(parameters)
         moments = self.moments(density, float(np.exp(parameters[0])))
-        found, expected = (sum(m.found for m in moments), sum(m.expected for m in moments))
+        found = np.sum([m.found for m in moments], axis=0)
+        expected = np.sum([m.expected for m in moments], axis=0)
         n, count, f = self.length, len(moments), self.circle.frequencies
         ranked: list[tuple[float, Bump]] = []
         width = 1 / n
@@ -364,7 +368,8 @@ def slope_of(n: int) -> np.ndarray:
 
 def _bumps(parameters: np.ndarray) -> list[Bump]:
     rows = parameters[1:].reshape(-1, PER_BUMP)
-    return [Bump(*np.exp(row[:1]).tolist(), float(row[1]), *np.exp(row[2:]).tolist()) for row in rows]
+    values = np.where(np.arange(PER_BUMP) == 1, rows, np.exp(rows))
+    return [Bump(*row) for row in values.tolist()]
 
 
 def _parameters(bump: Bump) -> np.ndarray:

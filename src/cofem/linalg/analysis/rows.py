@@ -212,7 +212,7 @@ class Rows:
         return None if squares is None else squares.forward(reciprocal(diagonal))
 
     def pooled(self, values: Array) -> Array:
-        """Average numbers of rows, shape (M,), over the same band at neighbouring places, where there are some.
+        """Average numbers of rows, shape (M,), over the same band at neighbouring places, if there are some.
 
         They may be overwritten.
         """
@@ -287,7 +287,7 @@ class Rows:
         return self.for_each(self.stationary_freedom(alpha))
 
     def freedom_of_bands(self, alpha: Array) -> list[tuple[slice, float]] | None:
-        """Return `freedom` as the rows of each band and a number for them; None if it is not constant there."""
+        """Return `freedom` as the rows of each band and a number for them; None if that varies there."""
         n, d = self.operator.shape
         if n * d <= SMALL_ENTRIES or self.grid is None or self.boxes is None:
             return None
