@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from cofem._arrays import Array, DeviceCache, namespace, reciprocal
+from cofem._arrays import Array, DeviceCache, namespace, precision_of, reciprocal
 from cofem._windows import window_sums
 from cofem.priors.base import Prior, RowLayout, capped_inverse
 
@@ -56,6 +56,7 @@ class Neighbours(Prior):
     libraries: ClassVar[tuple[str, ...] | None] = ("numpy", "torch")
     #: The update is an approximation of the M-step, for which there is no safeguard.
     extrapolates: ClassVar[bool] = False
+    keeps_bands: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if isinstance(self.size, bool) or int(self.size) != self.size or self.size < 1 or self.size % 2 == 0:
@@ -112,12 +113,27 @@ class Neighbours(Prior):
         assert shape is not None
         xp = namespace(second_moment)
         moments = self._on_grid(second_moment, index, n_bands)
-        counts = self._on_grid(xp.ones_like(second_moment), index, n_bands)
         if self.bands == "together":
-            means = self._together(moments, counts)
+            means = self._together(moments, self._on_grid(xp.ones_like(second_moment), index, n_bands))
         else:
-            means = self._windows(moments) / xp.maximum(self._windows(counts), _least(counts))
+            means = self._windows(moments) / self._counts(second_moment)
         return capped_inverse(xp.reshape(means, (-1,))[index], cap)
+
+    def _counts(self, like: Array) -> Array:
+        """Return how many rows there are in each window, at least one."""
+        key = precision_of(like)
+        if key not in self._window_counts:
+            (cached, n_bands), shape = self._where, self._known.shape
+            assert shape is not None
+            present = np.zeros(n_bands * prod(shape), dtype=key)
+            present[cached.values] = 1
+            found = self._windows(present.reshape(n_bands, *shape))
+            self._window_counts[key] = DeviceCache(np.maximum(found, 1))
+        return self._window_counts[key].like(like)
+
+    @cached_property
+    def _window_counts(self) -> dict[str, DeviceCache]:
+        return {}
 
     def _on_grid(self, values: Array, index: Array, n_bands: int) -> Array:
         shape = self._known.shape

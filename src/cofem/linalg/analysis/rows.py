@@ -112,10 +112,21 @@ class Rows:
         >>> Rows(Gradient(5), like=np.zeros(1)).band_means(np.array([1.0, 4.0, 1.0, 4.0])).tolist()
         [2.0]
         """
-        logarithms = to_numpy(namespace(alpha).log(alpha))
+        return np.exp(self.band_sums(to_numpy(namespace(alpha).log(alpha))) / self.sizes)
+
+    def band_sums(self, values: np.ndarray) -> np.ndarray:
+        """Sum numbers of rows, shape (M,), over each band.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import Gradient
+        >>> Rows(Gradient((2, 2)), like=np.zeros(1)).band_sums(np.arange(4.0)).tolist()
+        [1.0, 5.0]
+        """
         if self._starts is not None:
-            return np.exp(np.add.reduceat(logarithms, self._starts, dtype=np.float64) / self.sizes)
-        return np.exp(np.bincount(self.bands, weights=logarithms) / self.sizes)
+            return np.add.reduceat(values, self._starts, dtype=np.float64)
+        return np.bincount(self.bands, weights=values, minlength=self.n_bands)
 
     @cached_property
     def _starts(self) -> np.ndarray | None:
@@ -214,12 +225,17 @@ class Rows:
         (7.0, True)
         """
         n, d = self.operator.shape
-        if n * d <= SMALL_ENTRIES:
+        if not self.freedom_of_bands:
             return on_device_of(alpha, exact_freedom(self.matrix, to_numpy(alpha), self._rank))
         symbols = self.symbols
         if symbols is None:
             return self.for_each(np.full(self.n_bands, min(1.0, d / n)))
         return self.for_each(self.stationary_freedom(alpha))
+
+    @property
+    def freedom_of_bands(self) -> bool:
+        """Whether all rows of a band have the same degrees of freedom."""
+        return prod(self.operator.shape) > SMALL_ENTRIES
 
     def stationary_freedom(self, alpha: Array) -> np.ndarray:
         """Return the degrees of freedom of a row of each band, if alpha were constant in each band."""
