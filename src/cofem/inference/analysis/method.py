@@ -207,15 +207,12 @@ class AnalysisEM(Method):
         share = max(pace_of(problem).share, 1 / (1 + steps))
         old = (None, None) if before is None else before.ratios
         rows, places = found.rough
-        variance, row_variance, predicted, draws = (
-            found.variance,
-            found.row_variance,
-            found.predicted,
-            found.draws,
-        )
+        variance, row_variance = found.variance, found.row_variance
+        predicted, draws = found.predicted, found.draws
         ratio = place_ratio = None
         if rows is not None:
-            ratio = row_variance / rows
+            # A row of zeros has no variance.
+            ratio = row_variance / namespace(rows).maximum(rows, number_like(rows, 1e-30))
             if not problem.prior.averages and _is_local(problem):
                 ratio = problem.rows.pooled(ratio)
             ratio = _mixed(ratio, old[0], share)
