@@ -71,11 +71,10 @@ class Prior(ABC):
     #: Whether the model is the same in any units of the columns of Phi: not where coefficients share a
     #: precision, whose sizes are then compared.
     free_of_units: ClassVar[bool] = False
+    #: Whether precisions are the same as before for second moments that are the same in each band.
+    keeps_bands: ClassVar[bool] = False
     #: Whether precisions are means over several coefficients, so that errors of single ones average out.
     averages: ClassVar[bool] = False
-    #: Whether second moments that are the same within each band of rows have precisions that are their
-    #: inverse.
-    keeps_bands: ClassVar[bool] = False
     #: Array libraries that the update works on, such as ``("numpy", "torch")``; None for any.
     libraries: ClassVar[tuple[str, ...] | None] = None
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 import array_api_compat
 import numpy as np
 
-from cofem._arrays import Array, DeviceCache, namespace, reciprocal
+from cofem._arrays import Array, DeviceCache, namespace, precision_of, reciprocal
 from cofem._windows import window_means, window_sums
 from cofem.operators.boxes import Box
 from cofem.priors.base import Prior, RowLayout, capped_inverse
@@ -120,11 +120,10 @@ class Neighbours(Prior):
         assert shape is not None
         xp = namespace(second_moment)
         moments = self._on_grid(second_moment, index, n_bands)
-        counts = self._on_grid(xp.ones_like(second_moment), index, n_bands)
         if self.bands == "together":
-            means = self._together(moments, counts)
+            means = self._together(moments, self._on_grid(xp.ones_like(second_moment), index, n_bands))
         else:
-            means = self._windows(moments) / xp.maximum(self._windows(counts), _least(counts))
+            means = self._windows(moments) / self._counts(second_moment)
         return capped_inverse(xp.reshape(means, (-1,))[index], cap)
 
     def _in_boxes(self, second_moment: Array, boxes: tuple[Box, ...], cap: float) -> Array:
@@ -167,6 +166,22 @@ class Neighbours(Prior):
             q = present / xp.maximum(q, least)
         assert q is not None
         return scales, q
+
+    def _counts(self, like: Array) -> Array:
+        """Return how many rows there are in each window, at least one."""
+        key = precision_of(like)
+        if key not in self._window_counts:
+            (cached, n_bands), shape = self._where, self._known.shape
+            assert shape is not None
+            present = np.zeros(n_bands * prod(shape), dtype=key)
+            present[cached.values] = 1
+            found = self._windows(present.reshape(n_bands, *shape))
+            self._window_counts[key] = DeviceCache(np.maximum(found, 1))
+        return self._window_counts[key].like(like)
+
+    @cached_property
+    def _window_counts(self) -> dict[str, DeviceCache]:
+        return {}
 
     def _on_grid(self, values: Array, index: Array, n_bands: int) -> Array:
         shape = self._known.shape

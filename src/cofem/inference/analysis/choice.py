@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cofem._arrays import Array, as_shape, average, place, squared_modulus
-from cofem.inference.analysis.method import AnalysisEM
+from cofem.inference.analysis.method import AnalysisEM, pace_of
 from cofem.inference.analysis.prediction import FromPredictions
 from cofem.inference.analysis.problem import AnalysisProblem, WarmStart
 from cofem.inference.analysis.process import learn_process
@@ -25,16 +25,12 @@ from cofem.operators import Gradient, Operator, as_operator, vstack
 from cofem.priors import Block, Independent, Neighbours, Prior
 from cofem.status import StatusCode
 
-#: Steps of the fits that candidates are judged by.
-JUDGED_AFTER = 10
 #: Side of the windows along one axis: with 3 and 9 the noise of a yearly series was taken for its signal.
 LONG_WINDOW = 21
 #: Standard errors by which a candidate must be better than those before it.
 PLAINLY = 3.0
 #: Parts held out in turn where a process was learned: it needs no part itself, and two tell what is plain.
 PARTS_BESIDE_PROCESS = 2
-#: Where the noise starts, in variance relative to the data.
-START = 1e-3
 
 
 class Candidate(NamedTuple):
@@ -166,14 +162,15 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
     for number, candidate in enumerate(given, 1):
         whole = AnalysisProblem.of(problem, candidate.operator, candidate.prior)
         judged = _Judged(whole, [], [], [], None)
+        first = plan.method.first_noise(whole) * power
         for part, rows in enumerate(parts, 1):
-            start = problem.noise_var if known else (judged.noise[-1] if judged.noise else START * power)
+            start = problem.noise_var if known else (judged.noise[-1] if judged.noise else first)
             learned = candidate.noise_var
             seen, unseen, y = whole.split(rows, start if learned is None else learned)
             rule = FromPredictions(unseen, y)
             name = f"{plan.task}/choice/{number}/{part}"
             title = "noise" if len(given) == 1 else f"choice {number}/{len(given)}"
-            steps = JUDGED_AFTER if len(given) > 1 else plan.method.default_max_iter
+            steps = pace_of(whole).judged_after if len(given) > 1 else plan.method.default_max_iter
             stage = Stage(name, title, plan.alpha_init, steps, noise=None if known else rule, kept=True)
             if learned is not None:  # at the precision that was learned with it, which is 1
                 stage = stage._replace(alpha_init=problem.units.apply(1.0, -2), max_iter=1, noise=None)

@@ -16,8 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import gammaln
-from scipy.stats import chi2
+from scipy.special import gammaln, ndtri
 
 from cofem._arrays import Array, is_complex, squared_modulus, to_numpy
 from cofem.inference.base import State
@@ -26,11 +25,11 @@ from cofem.operators import Operator
 
 #: Noise levels that are tried, relative to the data: from afar, and how finely in the end.
 LEVELS = np.geomspace(1e-4, 1.0, 25)
-FINER = 6
+FINER = 4
 #: Scales of variances that are tried, and how far from 1 they are expected to be, in logarithms.
-SCALES = np.geomspace(0.4, 2.5, 17)
+SCALES = np.geomspace(0.5, 2.0, 13)
 #: Turns in which both are found from each other, and factors of the noise variance that are tried in one.
-ROUNDS, NEAR = 5, np.geomspace(0.7, 1.4, 7)
+ROUNDS, NEAR = 4, np.geomspace(0.7, 1.4, 5)
 EXPECTED = 0.4
 #: Part of the data that intervals are to hold, and the smallest part of the variance of a prediction that is the
 #: posterior's own, at which data say how large it should be.
@@ -41,6 +40,8 @@ NEARLY = 0.5
 ENOUGH = 100
 #: How far the noise moves towards what was found in a step, in logarithms.
 PACE = 0.5
+#: Steps in which it moves there at once: at first it is a guess.
+AT_ONCE = 4
 #: Draws that variances count for where they are exact or come from many: precisions are fitted, too.
 MOST_DRAWS = 8.0
 
@@ -63,7 +64,8 @@ class FromPredictions:
     def __call__(self, problem: Problem, state: State, settled: bool) -> float:
         """Return the noise variance for the next step."""
         found = self.noise_var(problem, state)
-        return float(np.exp((1 - PACE) * np.log(problem.noise_var) + PACE * np.log(found)))
+        pace = 1.0 if state.carry.steps <= AT_ONCE else PACE
+        return float(np.exp((1 - pace) * np.log(problem.noise_var) + pace * np.log(found)))
 
     def noise_var(self, problem: Problem, state: State) -> float:
         """Return the largest noise variance that is nearly as likely as the best one."""
@@ -179,7 +181,7 @@ class Errors:
         own = self.spread / (self.spread + noise_var)
         if np.median(own) < OWN:
             return 1.0
-        reach = np.log(1 / (1 - LEVEL)) if self.of_complex else chi2.ppf(LEVEL, 1)
+        reach = np.log(1 / (1 - LEVEL)) if self.of_complex else ndtri(0.5 + LEVEL / 2) ** 2
         error = np.sqrt(LEVEL * (1 - LEVEL) / self.squares.size)
         nearest = SCALES[np.argsort(np.abs(np.log(SCALES)))]
         held = np.array([np.mean(self.squares <= reach * (c * self.spread + noise_var)) for c in nearest])

@@ -150,10 +150,7 @@ class Rows:
         if self.boxes is not None:  # no second array of that size
             xp, parts = namespace(alpha), (alpha[box.start : box.stop] for box in self.boxes)
             return np.exp([float(np.mean(to_numpy(xp.log(part)), dtype=np.float64)) for part in parts])
-        logarithms = to_numpy(namespace(alpha).log(alpha))
-        if self._starts is not None:
-            return np.exp(np.add.reduceat(logarithms, self._starts, dtype=np.float64) / self.sizes)
-        return np.exp(np.bincount(self.bands, weights=logarithms) / self.sizes)
+        return np.exp(self.band_sums(namespace(alpha).log(alpha)) / self.sizes)
 
     def band_sums(self, values: Array, weights: Array | None = None) -> np.ndarray:
         """Return the sums of numbers of rows, shape (M,), over each band, times weights if there are any.
@@ -171,6 +168,8 @@ class Rows:
                 return np.array([float(np.sum(to_numpy(values[span]), dtype=np.float64)) for span in spans])
             return np.array([inner(values[span], weights[span]) for span in spans])
         products = to_numpy(values if weights is None else values * weights)
+        if self._starts is not None:
+            return np.add.reduceat(products, self._starts, dtype=np.float64)
         return np.bincount(self.bands, weights=products, minlength=self.n_bands)
 
     @cached_property
@@ -280,19 +279,23 @@ class Rows:
         (7.0, True)
         """
         n, d = self.operator.shape
-        if n * d <= SMALL_ENTRIES:
+        if not self.freedom_of_bands:
             return on_device_of(alpha, exact_freedom(self.matrix, to_numpy(alpha), self._rank))
         if self.grid is None:
             return self.for_each(np.full(self.n_bands, min(1.0, d / n)))
         return self.for_each(self.stationary_freedom(alpha))
 
-    def freedom_of_bands(self, alpha: Array) -> list[tuple[slice, float]] | None:
+    def freedom_by_bands(self, alpha: Array) -> list[tuple[slice, float]] | None:
         """Return `freedom` as the rows of each band and a number for them; None if that varies there."""
-        n, d = self.operator.shape
-        if n * d <= SMALL_ENTRIES or self.grid is None or self.boxes is None:
+        if not self.freedom_of_bands or self.grid is None or self.boxes is None:
             return None
         numbers = self.stationary_freedom(alpha).tolist()
         return [(slice(box.start, box.stop), number) for box, number in zip(self.boxes, numbers, strict=True)]
+
+    @property
+    def freedom_of_bands(self) -> bool:
+        """Whether all rows of a band have the same degrees of freedom."""
+        return prod(self.operator.shape) > SMALL_ENTRIES
 
     def stationary_freedom(self, alpha: Array) -> np.ndarray:
         """Return the degrees of freedom of a row of each band, if alpha were constant in each band."""
