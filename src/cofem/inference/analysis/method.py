@@ -33,8 +33,6 @@ from cofem.status import StatusCode
 LEAST_FREEDOM, LEAST_PRECISION = 1e-12, 1e-20
 #: A variance that is nothing beside any other.
 NOTHING = 1e-30
-#: Steps of full length; later ones are shorter, so that the noise of the draws averages out.
-FULL_STEPS = 14
 #: Change of the mean in a step, relative to the posterior's spread, that is small enough where nothing is drawn.
 SMALL_CHANGE_IF_EXACT = 0.01
 #: Steps at the start in which precisions of a band change by one factor, and the least part of a band that data
@@ -46,8 +44,6 @@ LONGEST = 30.0
 POOLED_FROM = 16
 #: Draws that the variances of the result come from, where they are pooled over neighbours and where not.
 FINAL_DRAWS, FINAL_DRAWS_ALONE = 8, 32
-#: Draws that predictions of data that were held out are judged by, where they are not variances of places.
-JUDGED_BY = 16
 #: What variances of places are worth in draws: as many as ever count.
 MANY = 32.0
 
@@ -65,16 +61,19 @@ class Pace(NamedTuple):
     by_bands: bool
     #: Where the noise starts, if it is learned, in variance relative to the data.
     noise: float
-    #: Steps after which candidates are judged.
+    #: Steps after which candidates are judged, and draws that predictions are then judged by.
     judged_after: int
+    judged_by: int
+    #: Steps of full length; later ones are shorter, so that the noise of the draws averages out.
+    full_steps: int
 
 
 #: Where data see single places; where they are as many as unknowns, but sums over places (a blur); where they are
 #: fewer (Fourier coefficients). In the last case averages over steps and a start with whole bands keep fits from
 #: finding edges: a phantom of 32 x 32 pixels ended with an error of 24 % in place of 16 %.
-OF_PLACES = Pace((1, 2), 0.25, 0.045, True, 0.03, 8)
-OF_SUMS = Pace((3, 3), 0.5, 0.035, True, 0.03, 10)
-OF_FEW_SUMS = Pace((3, 6), 1.0, 0.07, False, 1e-3, 10)
+OF_PLACES = Pace((1, 2), 0.25, 0.045, True, 0.06, 8, 0, 14)
+OF_SUMS = Pace((3, 3), 0.5, 0.038, True, 0.03, 10, 8, 24)
+OF_FEW_SUMS = Pace((3, 6), 1.0, 0.07, False, 1e-3, 10, 16, 14)
 
 
 @packable("analysis")
@@ -271,11 +270,11 @@ class AnalysisEM(Method):
         if judged:
             if _predicts_places(problem):  # variances are known well enough
                 return state, Info()
-            fine = replace(self, draws=JUDGED_BY)
+            fine = replace(self, draws=pace_of(problem).judged_by)
         else:
             # Few directions are ill-determined, and most of the variance is theirs: with 0.1, which is 1 % of
             # a draw's energy, variances were half of the exact ones (30 x 30 pixels from 39 % of cosines).
-            draws = self.final_draws or (FINAL_DRAWS if _is_local(problem) else FINAL_DRAWS_ALONE)
+            draws = self.final_draws or (FINAL_DRAWS if _are_alike(problem) else FINAL_DRAWS_ALONE)
             fine = replace(self, draws=draws, cg_tol=0.5 * self.cg_tol, draw_tol=0.3 * self.draw_tol)
         found = fine._moments(problem, state.alpha, state.mean, rng, with_rows=False)
         if found.info.end is StatusCode.FAILED:
@@ -320,7 +319,7 @@ class AnalysisEM(Method):
         longest = float(np.log(LONGEST))
         length = self.relaxation
         if not self.is_exact(problem):
-            length *= min(1.0, FULL_STEPS / state.steps)
+            length *= min(1.0, pace_of(problem).full_steps / state.steps)
         whole = [(slice(None), 1.0)]
         for part, share in whole if bands is None else bands:
             new = image[part] * max(share, LEAST_FREEDOM)
@@ -350,8 +349,8 @@ class AnalysisEM(Method):
         solved = system.solve(right, tol=self.cg_tol, reference=problem.n_rows, guess=guess, **limit)
         mean = solved.x
         accounts = [_without_solution(solved)]
-        local, direct = _is_local(problem), problem.held_out is not None and not _predicts_places(problem)
-        inverse = reciprocal(system.diagonal) if local else None
+        direct = problem.held_out is not None and not _predicts_places(problem)
+        inverse = reciprocal(system.diagonal) if _are_alike(problem) else None
         variance = row_variance = predicted = None
         draws = self.draws or pace_of(problem).draws[0 if problem.prior.averages else 1]
         for start in range(0, draws, at_once):
@@ -388,20 +387,22 @@ class AnalysisEM(Method):
 
 def pace_of(problem: AnalysisProblem) -> Pace:
     """Return how a fit of a problem goes on."""
-    if _is_local(problem):
-        return OF_PLACES
-    return OF_SUMS if problem.n_rows + problem.n_held_out >= problem.n_columns else OF_FEW_SUMS
+    if not _are_alike(problem):
+        return OF_FEW_SUMS
+    return OF_PLACES if problem.phi.operator.facts.one_per_row else OF_SUMS
+
+
+def _are_alike(problem: AnalysisProblem) -> bool:
+    """Tell whether variances of neighbours are alike, relative to what they would be if A were its diagonal."""
+    rows, phi = problem.rows, problem.phi
+    if rows.grid is None or not rows.diagonal_is_exact or not phi.column_norms_exact:
+        return False
+    return phi.operator.facts.one_per_row or problem.n_rows + problem.n_held_out >= problem.n_columns
 
 
 def _is_local(problem: AnalysisProblem) -> bool:
-    """Tell whether places are tied to their neighbours only, and the diagonal of A is known.
-
-    Variances are then alike from place to place and from step to step, relative to what they would be if A were
-    its diagonal.
-    """
-    rows, phi = problem.rows, problem.phi
-    known = rows.grid is not None and rows.diagonal_is_exact and phi.column_norms_exact
-    return known and phi.operator.facts.one_per_row
+    """Tell whether data see single places."""
+    return pace_of(problem) is OF_PLACES
 
 
 def _predicts_places(problem: AnalysisProblem) -> bool:
