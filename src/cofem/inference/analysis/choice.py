@@ -162,6 +162,7 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
     for number, candidate in enumerate(given, 1):
         whole = AnalysisProblem.of(problem, candidate.operator, candidate.prior)
         judged = _Judged(whole, [], [], [], None)
+        assert isinstance(plan.method, AnalysisEM)
         first = plan.method.first_noise(whole) * power
         for part, rows in enumerate(parts, 1):
             start = problem.noise_var if known else (judged.noise[-1] if judged.noise else first)
