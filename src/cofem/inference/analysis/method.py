@@ -288,6 +288,7 @@ class AnalysisEM(Method):
             info = Info(trouble=trouble, end=StatusCode.MAX_ITER, message=f"the last mean: {trouble}")
         if judged:
             assert found.predicted is not None
+            assert carry.predicted is not None
             total = found.draws + carry.draws
             mixed = (found.draws * found.predicted + carry.draws * carry.predicted) / total
             carry = carry._replace(predicted=mixed, draws=total)
