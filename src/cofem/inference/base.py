@@ -191,6 +191,10 @@ class Method(ABC):
         """Return a first state again, with what was learned in the misled steps."""
         return self.init(problem, alpha, rng)
 
+    def before_the_end(self, state: State) -> State | None:
+        """Return where to go on where the run must not end with `state`, though it has settled; else None."""
+        return None
+
     def finish(
         self, problem: Problem, state: State, ended: StatusCode, rng: np.random.Generator
     ) -> tuple[State, Info]:

@@ -22,6 +22,15 @@ from cofem.linalg.diagonals import (
 )
 from cofem.linalg.diagonals.support import check_support
 from cofem.linalg.direct import DirectSystem, is_small
+from cofem.linalg.message_passing import (
+    Exchange,
+    Messages,
+    Swept,
+    Target,
+    gaussian_sweep,
+    orthonormal_sweep,
+    settle,
+)
 from cofem.linalg.probes import ProbeDistribution
 from cofem.linalg.system import Form, Solution
 from cofem.status import StatusCode
@@ -67,6 +76,13 @@ class Carry(NamedTuple):
     factored: bool = False
     #: Whether neighbours are so alike that a fit converges slowly.
     coherent: bool = False
+    #: Where message passing goes on; None where the mean was found by conjugate gradients.
+    messages: Messages | None = None
+    #: Whether message passing failed once, and is not tried again.
+    gave_up: bool = False
+    #: Whether a fit may end with these variances, and whether it would have ended here, had it been allowed to.
+    trusted: bool = True
+    last: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,6 +128,9 @@ class CoFEM(ExpectationMaximisation):
         Extrapolate the outer steps (SQUAREM) while the estimator is quiet enough.
     alpha_init : float or None
         Where alpha starts; None for a start that does not depend on units.
+    sweeps : bool
+        Find the mean by message passing while that works (`cofem.linalg.message_passing`), and by conjugate
+        gradients else and at the end.
 
     Examples
     --------
@@ -137,6 +156,7 @@ class CoFEM(ExpectationMaximisation):
     stop: Literal["each", "joint"] = "each"
     accelerate: bool = True
     alpha_init: float | None = None
+    sweeps: bool = True
 
     name: ClassVar[str] = "cofem"
     any_array: ClassVar[bool] = True
@@ -196,6 +216,7 @@ class CoFEM(ExpectationMaximisation):
             stop="joint",
             accelerate=False,
             alpha_init=1.0,
+            sweeps=False,
         )
 
     def estimator(self, problem: Problem) -> DiagonalEstimator:
@@ -249,9 +270,21 @@ class CoFEM(ExpectationMaximisation):
     def expectation(self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator) -> Moments:
         """Solve from the last mean."""
         solver = _Solver(self, problem, alpha, state.carry, before=state)
-        known = {"mean": state.mean, "variance": state.variance}
-        context = ContinuedContext(problem.phi, alpha, problem.noise_var, solver.solve_probes, **known)
+        context = ContinuedContext(
+            problem.phi,
+            alpha,
+            problem.noise_var,
+            solver.solve_probes,
+            mean=state.mean,
+            variance=state.variance,
+            swept=state.carry.messages is not None,
+            last=state.carry.last,
+        )
         return self._moments(problem, context, solver, rng)
+
+    def before_the_end(self, state: State) -> State | None:
+        """Go on for a step where the variances were never checked."""
+        return None if state.carry.trusted else replace(state, carry=state.carry._replace(last=True))
 
     def _moments(
         self, problem: Problem, context: PosteriorContext, solver: _Solver, rng: np.random.Generator
@@ -263,15 +296,20 @@ class CoFEM(ExpectationMaximisation):
         xp = namespace(y)
         v = y if wanted.v is None else xp.concat([y, wanted.v])
         n_probes = v.shape[0] - n_tasks + (0 if wanted.b is None else wanted.b.shape[0])
-        solution = solver.solve(v, wanted.b, n_tasks, n_probes)
-        if solution.cg.broken.any():
-            return Moments(None, None, info=Info(end=StatusCode.FAILED, message=BROKEN))
-        mean = xp.reshape(solution.x[:n_tasks, :], (*problem.y.shape[:-1], -1))
-        if n_probes:
-            mean = xp.asarray(mean, copy=True)  # the solutions for the probes need not stay
-        dual = None if solution.dual is None else solution.dual[:n_tasks, :]
-        found = solution.x[n_tasks:, :]
-        del solution
+        swept = solver.sweep(y, wanted.exchange) if wanted.v is None else None
+        if swept is not None:
+            mean, dual = swept.x, next((part for part in swept.messages if part.shape == y.shape), None)
+            found = mean[:0, :] if wanted.b is None else solver.solve_probes(wanted.b)
+        else:
+            solution = solver.solve(v, wanted.b, n_tasks, n_probes)
+            if solution.cg.broken.any():
+                return Moments(None, None, info=Info(end=StatusCode.FAILED, message=BROKEN))
+            mean, found = solution.x[:n_tasks, :], solution.x[n_tasks:, :]
+            if n_probes:
+                mean = xp.asarray(mean, copy=True)  # the solutions for the probes need not stay
+            dual = None if solution.dual is None else solution.dual[:n_tasks, :]
+            del solution
+        mean = xp.reshape(mean, (*problem.y.shape[:-1], -1))
         estimate = estimator.estimate(context, carry.diagonal, wanted, found)
         cg = join_results(solver.accounts)
         if cg.broken.any():
@@ -285,6 +323,9 @@ class CoFEM(ExpectationMaximisation):
             estimate.misled,
             solver.factored,
             estimate.coherent,
+            None if swept is None or estimate.misled else swept.messages,
+            solver.gave_up,
+            estimator.trusted(estimate.carry),
         )
         info = Info(
             cg_iterations=iterations,
@@ -357,7 +398,39 @@ class _Solver:
             steps=carry.steps,
         )
         self.accounts: list[CGResult] = []
+        #: Whether message passing failed, here or before; the precisions of its messages where it did not.
+        self.gave_up, self.exchange = carry.gave_up, None
         self._factor: DirectSystem | None = None
+
+    def sweep(self, y: Array, exchange: Exchange | None) -> Swept | None:
+        """Find the means by message passing, where the estimator and the dictionary allow it."""
+        if exchange is None or self.gave_up or self.factored or not self.method.sweeps:
+            return None
+        start = None if self.before is None else as_rows(self.before.mean)
+        swept = self._swept(exchange, y=y, start=start, messages=self.carry.messages)
+        self.exchange, self.gave_up = (exchange, False) if swept else (None, True)
+        return swept
+
+    def _swept(
+        self,
+        exchange: Exchange,
+        *,
+        y: Array | None = None,
+        b: Array | None = None,
+        start: Array | None = None,
+        messages: Messages | None = None,
+    ) -> Swept | None:
+        system = self.system
+        target = Target(system.phi, system.alpha, system.noise_var, y, b)
+        orthonormal = system.phi.facts.row_gram is not None
+        with np.errstate(over="ignore", invalid="ignore"):
+            sweep = orthonormal_sweep(target, exchange) if orthonormal else gaussian_sweep(target, exchange)
+            swept = settle(sweep, start, messages)
+        if swept is not None:
+            rows = swept.x.shape[0]
+            none, count = np.zeros(rows), np.full(rows, swept.count)
+            self.accounts.append(CGResult(None, count, none == 0, none != 0, none, rows * swept.count))
+        return swept
 
     def solve(
         self, v: Array, b: Array | None, n_tasks: int, n_probes: int, tol: float | None = None
@@ -394,6 +467,9 @@ class _Solver:
     def solve_probes(self, b: Array) -> Array:
         """Solve for further probes, which are overwritten."""
         method = self.method
+        swept = None if self.exchange is None else self._swept(self.exchange, b=b)
+        if swept is not None:
+            return swept.x
         if self.factored or self._factor is not None:
             solution = self.factor().solution(None, b)
         else:

@@ -152,6 +152,9 @@ def _next_step(
                 judgement = judge_first(problem, method, new, stage.tol)
             else:
                 judgement = judge(problem, method, (old, new), stage.tol, record.before)
+                going_on = method.before_the_end(new) if judgement.settled else None
+                if going_on is not None:
+                    new, judgement = going_on, judgement._replace(unmet="the variances were not checked yet")
             return _with_noise(problem, new, judgement, stage.noise, info)
     except TimeoutError:  # the caller's own, as from a signal
         raise

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from cofem._arrays import Array, namespace, reciprocal, squared_modulus
+from cofem.linalg.message_passing import Exchange
 from cofem.operators.dictionary import Dictionary
 
 
@@ -47,6 +48,8 @@ class PosteriorContext:
     alpha: Array
     noise_var: float
     solve: Callable[[Array], Array] | None = None
+    swept: ClassVar[bool] = False
+    last: ClassVar[bool] = False
 
     @property
     def like(self) -> Array:
@@ -91,10 +94,16 @@ class ContinuedContext(PosteriorContext):
         Mean of the step before, a row for each task.
     variance : array of shape (D,)
         Variances of the step before.
+    swept : bool
+        Whether that mean was found by message passing, which speaks for self-consistent variances.
+    last : bool
+        Whether the fit would have ended with that step.
     """
 
     mean: Array = field(kw_only=True)
     variance: Array = field(kw_only=True)
+    swept: bool = field(default=False, kw_only=True)
+    last: bool = field(default=False, kw_only=True)
 
     def probe_scale(self) -> Array:
         """Return the inverse of the last standard deviations, shape (D,)."""
@@ -110,7 +119,8 @@ class RightHandSides(NamedTuple):
     """What an estimator wants solved together with the mean.
 
     `v` has shape (B1, N) and is solved for ``Sigma beta Phi^H v``, `b` has shape (B2, D) and is solved
-    for ``Sigma b`` and overwritten. `extra` is handed back to the estimator.
+    for ``Sigma b`` and overwritten. `extra` is handed back to the estimator. With an `exchange` the mean may be
+    found by message passing.
 
     Examples
     --------
@@ -128,6 +138,7 @@ class RightHandSides(NamedTuple):
     v: Array | None = None
     b: Array | None = None
     extra: Any = None
+    exchange: Exchange | None = None
 
 
 @dataclass(frozen=True)
@@ -219,6 +230,10 @@ class DiagonalEstimator(ABC):
     def is_exact(self, carry: Any) -> bool:
         """Tell whether the estimates are exact."""
         return False
+
+    def trusted(self, carry: Any) -> bool:
+        """Tell whether a fit may end with these estimates; if not, the next step is told so by its context."""
+        return True
 
     def right_hand_sides(
         self, context: PosteriorContext, carry: Any, rng: np.random.Generator
