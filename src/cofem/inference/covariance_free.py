@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -11,6 +12,7 @@ from cofem._arrays import Array, as_rows, namespace
 from cofem._packing import packable
 from cofem.inference.base import ExpectationMaximisation, Info, Moments, State, state_of
 from cofem.inference.problem import Problem
+from cofem.inference.stopping import change_of_mean
 from cofem.linalg.build import FADE, FormName, PreconditionerName, build_system, remember_steps
 from cofem.linalg.cg import CGResult, join_results
 from cofem.linalg.diagonals import (
@@ -23,6 +25,8 @@ from cofem.linalg.diagonals import (
 from cofem.linalg.diagonals.support import check_support
 from cofem.linalg.direct import DirectSystem, is_small
 from cofem.linalg.message_passing import (
+    SHARE,
+    SHARE_OF_PROBES,
     Exchange,
     Messages,
     Swept,
@@ -32,9 +36,11 @@ from cofem.linalg.message_passing import (
     settle,
 )
 from cofem.linalg.probes import ProbeDistribution
-from cofem.linalg.system import Form, Solution
+from cofem.linalg.system import Form, PosteriorSystem, Solution
 from cofem.status import StatusCode
 
+#: Tolerances of means and probes that the user does not name.
+CG_TOL, PROBE_TOL = 0.05, 0.1
 #: Accuracy of the final mean: its error in the posterior's energy norm, root mean square over N.
 FINAL_TOL = 0.02
 
@@ -148,8 +154,8 @@ class CoFEM(ExpectationMaximisation):
     probes: int = 20
     probe_distribution: ProbeDistribution = "rademacher"
     cg_iterations: int = 400
-    cg_tol: float = 0.05
-    probe_tol: float = 0.1
+    cg_tol: float = CG_TOL
+    probe_tol: float = PROBE_TOL
     preconditioner: PreconditionerName = "auto"
     form: FormName = "auto"
     warm_start: bool = True
@@ -282,9 +288,28 @@ class CoFEM(ExpectationMaximisation):
         )
         return self._moments(problem, context, solver, rng)
 
-    def before_the_end(self, state: State) -> State | None:
-        """Go on for a step where the variances were never checked."""
-        return None if state.carry.trusted else replace(state, carry=state.carry._replace(last=True))
+    def confirm(
+        self, problem: Problem, state: State, info: Info, limit: float, rng: np.random.Generator
+    ) -> tuple[State, Info, str]:
+        """Take the moments once more where the mean is that of sweeps, or the variances were not checked.
+
+        Sweeps that crawl look as if they had settled. So the mean is solved for by conjugate gradients: where
+        that moves it by more than the stop rule allows, the fit goes on with them.
+        """
+        carry: Carry = state.carry
+        if carry.trusted and carry.messages is None:
+            return state, info, ""
+        asked = replace(state, carry=carry._replace(last=not carry.trusted, gave_up=True))
+        found, more = state_of(state.alpha, self.expectation(problem, state.alpha, asked, rng))
+        if more.end is StatusCode.FAILED:
+            return state, more, more.message
+        found = replace(found, previous_alpha=state.previous_alpha)
+        info = replace(info, notes=info.notes | more.notes, figures=info.figures | more.figures)
+        if found.carry.misled:
+            return found, info, "the variances turned out to be wrong"
+        _, moved = change_of_mean(problem, found, state)
+        off = f"message passing was off by {moved:.2g} (tol={limit:.2g})"
+        return found, info, off if moved > limit else ""
 
     def _moments(
         self, problem: Problem, context: PosteriorContext, solver: _Solver, rng: np.random.Generator
@@ -387,24 +412,27 @@ class _Solver:
         self, method: CoFEM, problem: Problem, alpha: Array, carry: Carry, before: State | None = None
     ) -> None:
         self.method, self.carry, self.before = method, carry, before
+        self.phi, self.alpha, self.noise_var = problem.phi, alpha, problem.noise_var
         #: Whether conjugate gradients ran out of steps, here or before, and whether they were asked at all.
         self.factored, self.iterated = carry.factored, False
-        self.system = build_system(
-            problem.phi,
-            alpha,
-            problem.noise_var,
-            form=method.form,
-            preconditioner=method.preconditioner,
-            steps=carry.steps,
-        )
         self.accounts: list[CGResult] = []
         #: Whether message passing failed, here or before; the precisions of its messages where it did not.
         self.gave_up, self.exchange = carry.gave_up, None
         self._factor: DirectSystem | None = None
 
+    @cached_property
+    def system(self) -> PosteriorSystem:
+        """The system for conjugate gradients, made when it is needed."""
+        # After message passing nothing is known about the forms.
+        steps = self.carry.steps if self.carry.messages is None else None
+        settings: dict[str, Any] = {"form": self.method.form, "preconditioner": self.method.preconditioner}
+        return build_system(self.phi, self.alpha, self.noise_var, steps=steps, **settings)
+
     def sweep(self, y: Array, exchange: Exchange | None) -> Swept | None:
         """Find the means by message passing, where the estimator and the dictionary allow it."""
-        if exchange is None or self.gave_up or self.factored or not self.method.sweeps:
+        method = self.method
+        chosen = method.form != "auto" or method.preconditioner != "auto"
+        if exchange is None or self.gave_up or self.factored or chosen or not method.sweeps:
             return None
         start = None if self.before is None else as_rows(self.before.mean)
         swept = self._swept(exchange, y=y, start=start, messages=self.carry.messages)
@@ -420,12 +448,14 @@ class _Solver:
         start: Array | None = None,
         messages: Messages | None = None,
     ) -> Swept | None:
-        system = self.system
-        target = Target(system.phi, system.alpha, system.noise_var, y, b)
-        orthonormal = system.phi.facts.row_gram is not None
+        target = Target(self.phi, self.alpha, self.noise_var, y, b)
+        orthonormal = self.phi.facts.row_gram is not None
         with np.errstate(over="ignore", invalid="ignore"):
             sweep = orthonormal_sweep(target, exchange) if orthonormal else gaussian_sweep(target, exchange)
-            swept = settle(sweep, start, messages)
+            # Who asks for better means, or better probes, has them.
+            share = SHARE if b is None else SHARE_OF_PROBES
+            asked = self.method.cg_tol / CG_TOL if b is None else self.method.probe_tol / PROBE_TOL
+            swept = settle(sweep, start, messages, share * min(asked, 1.0))
         if swept is not None:
             rows = swept.x.shape[0]
             none, count = np.zeros(rows), np.full(rows, swept.count)
@@ -481,24 +511,21 @@ class _Solver:
     @property
     def can_factor(self) -> bool:
         """Whether the matrix of the system is small enough to be factored; not in Algorithm 1."""
-        system = self.system
-        return self.method.stop == "each" and isinstance(system.alpha, np.ndarray) and is_small(system.phi)
+        return self.method.stop == "each" and isinstance(self.alpha, np.ndarray) and is_small(self.phi)
 
     def factor(self) -> DirectSystem:
         """Return the system, factored."""
         if self._factor is None:
-            system = self.system
-            self._factor = DirectSystem(system.phi, system.alpha.astype(np.float64), system.noise_var)
+            self._factor = DirectSystem(self.phi, self.alpha.astype(np.float64), self.noise_var)
         return self._factor
 
     def cheaper_to_factor(self, count: int) -> bool:
         """Tell whether conjugate gradients are expected to take longer, on a matrix that is stored."""
-        system = self.system
-        n_rows, n_columns = system.phi.shape
+        n_rows, n_columns = self.phi.shape
         chosen = self.method.form != "auto" or self.method.preconditioner != "auto"
         if chosen or not FEW_ROWS < n_rows < n_columns or not self.can_factor:
             return False
-        if system.phi.stored_matrix() is None:
+        if self.phi.stored_matrix() is None:
             return False
         at_once = 1.0 if count == 1 else BATCH_COST[0] + BATCH_COST[1] * count
         return min(self.carry.steps.values(), default=0.0) * at_once > FACTOR_COST * n_rows
@@ -521,7 +548,7 @@ class _Solver:
             return None
         if self.system.form == "dual":
             return before.carry.dual
-        return as_rows(before.mean / (1 + before.variance * (self.system.alpha - before.alpha)))
+        return as_rows(before.mean / (1 + before.variance * (self.alpha - before.alpha)))
 
 
 def _trouble(cg: CGResult) -> str:

@@ -34,6 +34,8 @@ from cofem.operators.dictionary import Dictionary
 #: Sweeps end once what is left to go is at most this share of what they moved since the update of alpha. With
 #: one sweep for each update fits end in bad optima: alpha runs ahead of the mean.
 SHARE = 0.15
+#: The same for probes, which judge others.
+SHARE_OF_PROBES = 0.05
 #: Most sweeps for one alpha: what takes more is left to conjugate gradients.
 MOST_SWEEPS = 30
 #: Rate from which on moves that have nearly one direction (this cosine) are summed up, unless the rate is as
@@ -226,7 +228,9 @@ def _misfit(phi: Dictionary, y: Array | None, x: Array | None) -> Array:
     return -fitted if y is None else y - fitted
 
 
-def settle(sweep: Sweep, start: Array | None, messages: Messages | None) -> Swept | None:
+def settle(
+    sweep: Sweep, start: Array | None, messages: Messages | None, share: float = SHARE
+) -> Swept | None:
     """Sweep until the solutions have settled against what they moved since the start; None if they do not.
 
     Where one direction is all that is left, which moves by the same factor in every sweep, its sum to
@@ -241,25 +245,28 @@ def settle(sweep: Sweep, start: Array | None, messages: Messages | None) -> Swep
         The mean before alpha was updated; None for zero.
     messages : tuple of arrays or None
         Where the last sweeps ended; None to begin.
+    share : float
+        What may be left to go, as a share of the way from the start.
     """
-    before, last_step, last_size = start, None, np.inf
+    before, last_step, last_size, path = start, None, np.inf, 0.0
     for count in range(1, MOST_SWEEPS + 1):
         x, new = sweep(messages)
         step = x if before is None else x - before
         size = norm(step)
         if not np.isfinite(size):
             return None
-        before, summed = x, False
+        before, summed, path = x, False, path + size
         if last_step is not None and messages is not None:
             rate = size / last_size if last_size > 0 else 0.0
             # What is left to go, where every move is shorter than the one before by as much as the last.
             left = size * rate / (1 - rate) if rate < 1 else np.inf
-            if left <= SHARE * norm(x if start is None else x - start):
+            # The way from the start is at most the path, which costs no look at the arrays.
+            if left <= share * path and left <= share * norm(x if start is None else x - start):
                 return Swept(x, new, count)
             factor = inner(step, last_step) / last_size**2
             if rate > SLOW and abs(factor) > ALIKE * rate and abs(1 - factor) > NEARLY_ONE:
                 ahead = factor / (1 - factor)
                 new = tuple(part + ahead * (part - old) for part, old in zip(new, messages, strict=True))
-                before, summed = x + ahead * step, True
+                before, summed, path = x + ahead * step, True, path + abs(ahead) * size
         last_step, last_size, messages = None if summed else step, size, new
     return None

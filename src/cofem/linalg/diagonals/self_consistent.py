@@ -96,14 +96,13 @@ class SelfConsistent(DiagonalEstimator):
         inverse = 1 / xp.sqrt(relative)
 
         def gram(x: Array) -> Array:
-            return inverse * context.phi.gram(inverse * x)
+            return inverse * context.phi.gram(inverse * x) / mean
 
-        nodes, weights = spectral_density(
-            gram, context.like, d, steps=self.lanczos_steps, vectors=self.lanczos_vectors, rng=rng
-        )
+        effort: dict[str, Any] = {"steps": self.lanczos_steps, "vectors": self.lanczos_vectors}
+        density = spectral_density(gram, context.like, d, **effort, rng=rng, gaussian=d / n)
         # At most N eigenvalues differ from zero; Lanczos spreads the others over tiny nodes.
-        spectrum = Spectrum(np.maximum(nodes, 0.0), weights)
-        return Carry(spectrum, relative, None)
+        spectrum = Spectrum(mean * np.maximum(density.nodes, 0.0), density.weights)
+        return Carry(spectrum, relative, None, sweeps=density.gaussian)
 
     def right_hand_sides(
         self, context: PosteriorContext, carry: Any, rng: np.random.Generator
