@@ -1,4 +1,4 @@
-"""The mean by message passing: exact at its fixed point, quick where it suits, and it says where it does not."""
+"""The mean by message passing: exact at its fixed point, quick where it suits, and noticed where not."""
 
 from __future__ import annotations
 

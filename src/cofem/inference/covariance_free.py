@@ -86,7 +86,7 @@ class Carry(NamedTuple):
     messages: Messages | None = None
     #: Whether message passing failed once, and is not tried again.
     gave_up: bool = False
-    #: Whether a fit may end with these variances, and whether it would have ended here, had it been allowed to.
+    #: Whether a fit may end with these variances, and whether it would have ended here, if so.
     trusted: bool = True
     last: bool = False
 
@@ -417,7 +417,8 @@ class _Solver:
         self.factored, self.iterated = carry.factored, False
         self.accounts: list[CGResult] = []
         #: Whether message passing failed, here or before; the precisions of its messages where it did not.
-        self.gave_up, self.exchange = carry.gave_up, None
+        self.gave_up = carry.gave_up
+        self.exchange: Exchange | None = None
         self._factor: DirectSystem | None = None
 
     @cached_property
@@ -458,8 +459,8 @@ class _Solver:
             swept = settle(sweep, start, messages, share * min(asked, 1.0))
         if swept is not None:
             rows = swept.x.shape[0]
-            none, count = np.zeros(rows), np.full(rows, swept.count)
-            self.accounts.append(CGResult(None, count, none == 0, none != 0, none, rows * swept.count))
+            none, count = np.zeros(rows), np.full(rows, swept.sweeps)
+            self.accounts.append(CGResult(None, count, none == 0, none != 0, none, rows * swept.sweeps))
         return swept
 
     def solve(

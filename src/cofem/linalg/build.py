@@ -168,8 +168,8 @@ def _rounding_of_dual(phi: Dictionary, alpha: Array, noise_var: float) -> float:
     """Say what rounding does to ``x = g Phi^H w``, in units of the noise, in which CG is stopped as well.
 
     Late in a fit w is the residual over the noise variance, and for a coefficient that was found most of
-    ``phi_j^H w`` cancels: in single precision a dense problem with N = 400 and a signal-to-noise ratio of 70 dB
-    ended with an error of 0.48 where CG saw 0.01. No error measure of CG sees it.
+    ``phi_j^H w`` cancels: in single precision a dense problem with N = 400 (70 dB) ended with an error of
+    0.48 where CG saw 0.01. No error measure of CG sees it.
     """
     eps = float(np.finfo(precision_of(phi.like)).eps)
     if eps < 1e-10:

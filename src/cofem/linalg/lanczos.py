@@ -192,7 +192,7 @@ def quadratures(
     rng: np.random.Generator,
     law: GaussianLaw | None = None,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return one Gauss quadrature (nodes, weights that sum to 1) for each random start; none if a law fits."""
+    """Return a Gauss quadrature (nodes, weights that sum to 1) for each random start; none if a law fits."""
     start = draw_probes(vectors, size, like=like, rng=rng, distribution="rademacher")
     diagonal: list[np.ndarray] = []
     off_diagonal: list[np.ndarray] = []
@@ -214,7 +214,7 @@ def quadratures(
 class GaussianLaw(NamedTuple):
     """The eigenvalues of ``M^H M`` for Gaussian columns of norm one: those of Marchenko and Pastur.
 
-    Lanczos has the entries 1, 1 + q, 1 + q, ... on the diagonal and sqrt(q) beside it, q columns for each row.
+    Lanczos has 1, 1 + q, 1 + q, ... on the diagonal and sqrt(q) beside it, with q columns for each row.
 
     Attributes
     ----------

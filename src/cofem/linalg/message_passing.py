@@ -1,8 +1,8 @@
 r"""The mean by message passing: sweeps that go on where the last ones ended, while alpha changes.
 
-Conjugate gradients begin anew with every alpha. Sweeps keep what they know: a few of them after each update of
-alpha are enough, at one application each. With the precision tau of what the data say about a coefficient (the
-one that gives the self-consistent variances ``1 / (alpha + tau)``) there are two kinds.
+Conjugate gradients start again with every alpha. Sweeps keep what they know: a few of them after each update
+of alpha are enough, at one application each. With the precision tau of what the data say about a coefficient
+(the one that gives the self-consistent variances ``1 / (alpha + tau)``) there are two kinds.
 
 Rows that are orthonormal up to scale, ``Phi Phi^H = c I`` (`orthonormal_sweep`, the linear case of vector
 approximate message passing, Rangan, Schniter and Fletcher 2019): prior and data take turns,
@@ -17,8 +17,9 @@ that the posterior adds to a datum,
           x \leftarrow \frac{q_j}{1 + \alpha_j \nu_j}, \quad q_j = x_j + \nu_j \phi_j^H s, \quad
           \nu_j = \frac{t + \sigma^2}{\|\phi_j\|^2}.
 
-Whatever tau, omega and t are, the fixed point of either is the exact mean ``Sigma beta Phi^H y``: they set the
-speed alone. On dictionaries that are neither, sweeps grow or crawl, and say so.
+Whatever tau, omega and t are, the fixed point of either is the exact mean ``Sigma beta Phi^H y``: they set
+the speed alone. On dictionaries that are neither, sweeps grow or crawl; `settle` sees the former, and a solve
+by conjugate gradients at the end of a fit the latter (`CoFEM.confirm`).
 """
 
 from __future__ import annotations
@@ -72,13 +73,13 @@ class Swept(NamedTuple):
         The solutions.
     messages : tuple of arrays
         Where the next sweeps go on.
-    count : int
-        Sweeps that it took.
+    sweeps : int
+        How many it took.
     """
 
     x: Array
     messages: Messages
-    count: int
+    sweeps: int
 
 
 class Target(NamedTuple):

@@ -30,6 +30,10 @@ class PosteriorContext:
         Noise variance ``1 / beta``.
     solve : callable or None
         Solves for ``Sigma b``, b of shape (B, D), which is overwritten; only a fit has one.
+    swept : bool
+        Whether the mean before was found by message passing, which speaks for self-consistent variances.
+    last : bool
+        Whether the fit is about to end with variances that were never checked.
 
     Examples
     --------
@@ -48,8 +52,8 @@ class PosteriorContext:
     alpha: Array
     noise_var: float
     solve: Callable[[Array], Array] | None = None
-    swept: ClassVar[bool] = False
-    last: ClassVar[bool] = False
+    swept: bool = False
+    last: bool = False
 
     @property
     def like(self) -> Array:
@@ -94,16 +98,10 @@ class ContinuedContext(PosteriorContext):
         Mean of the step before, a row for each task.
     variance : array of shape (D,)
         Variances of the step before.
-    swept : bool
-        Whether that mean was found by message passing, which speaks for self-consistent variances.
-    last : bool
-        Whether the fit would have ended with that step.
     """
 
     mean: Array = field(kw_only=True)
     variance: Array = field(kw_only=True)
-    swept: bool = field(default=False, kw_only=True)
-    last: bool = field(default=False, kw_only=True)
 
     def probe_scale(self) -> Array:
         """Return the inverse of the last standard deviations, shape (D,)."""
@@ -119,8 +117,8 @@ class RightHandSides(NamedTuple):
     """What an estimator wants solved together with the mean.
 
     `v` has shape (B1, N) and is solved for ``Sigma beta Phi^H v``, `b` has shape (B2, D) and is solved
-    for ``Sigma b`` and overwritten. `extra` is handed back to the estimator. With an `exchange` the mean may be
-    found by message passing.
+    for ``Sigma b`` and overwritten. `extra` is handed back to the estimator. With an `exchange` the mean may
+    be found by message passing.
 
     Examples
     --------
@@ -232,7 +230,7 @@ class DiagonalEstimator(ABC):
         return False
 
     def trusted(self, carry: Any) -> bool:
-        """Tell whether a fit may end with these estimates; if not, the next step is told so by its context."""
+        """Tell whether a fit may end with these estimates; if not, it looks once more (`context.last`)."""
         return True
 
     def right_hand_sides(

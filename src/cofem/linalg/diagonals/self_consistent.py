@@ -15,8 +15,8 @@ from cofem.linalg.diagonals.base import (
     PosteriorContext,
     RightHandSides,
 )
-from cofem.linalg.message_passing import Exchange
 from cofem.linalg.lanczos import spectral_density
+from cofem.linalg.message_passing import Exchange
 from cofem.linalg.roots import newton_root
 
 
