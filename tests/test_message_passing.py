@@ -11,10 +11,10 @@ from cofem.linalg.diagonals.self_consistent import Spectrum, omega_of, solve_tau
 from cofem.linalg.lanczos import GaussianLaw, spectral_density
 from cofem.linalg.message_passing import (
     Exchange,
+    GaussianSweeps,
+    OrthonormalSweeps,
     Swept,
     Target,
-    gaussian_sweep,
-    orthonormal_sweep,
     settle,
 )
 from cofem.operators import FFT, Dense, Mask, Wavelet
@@ -58,7 +58,7 @@ def test_the_fixed_point_is_exact_whatever_the_precisions_of_the_messages(kind, 
     phi, y, b = systems(kind, dtype, rng)
     y, b = (None if given == "probes" else y), (None if given == "data" else b)
     noise_var = 0.3
-    make = orthonormal_sweep if kind == "orthonormal" else gaussian_sweep
+    make = OrthonormalSweeps if kind == "orthonormal" else GaussianSweeps
     energy = phi.energy / phi.shape[1]
     alpha = (4 * energy / noise_var * np.exp(rng.uniform(0, 1, phi.shape[1]))).astype(phi.column_energy.dtype)
     wanted = exact(phi, alpha.astype(float), noise_var, y, b)
@@ -67,52 +67,57 @@ def test_the_fixed_point_is_exact_whatever_the_precisions_of_the_messages(kind, 
     close = (1e-4 if dtype == np.float32 else 1e-10) * np.abs(wanted).max()
     for factor in (0.8, 1.0, 1.2):
         exchange = Exchange(factor * tau, omega_of(alpha, tau))
-        sweep, messages = make(Target(phi, alpha, noise_var, y, b), exchange), None
+        sweeps, messages = make(Target(phi, alpha, noise_var, y, b), exchange), None
         for _ in range(300):
-            x, messages = sweep(messages)
+            messages = sweeps.advance(messages)
+        x = sweeps.solution(messages)
         assert x.dtype == np.dtype(dtype)
         np.testing.assert_allclose(x, wanted, rtol=0, atol=close)
 
 
-def linear(eigenvalues, rng):
-    """A sweep that has a known fixed point, and moves towards it by these factors."""
-    basis, _ = np.linalg.qr(rng.standard_normal((len(eigenvalues),) * 2))
-    matrix, fixed = basis * eigenvalues @ basis.T, rng.standard_normal((1, len(eigenvalues)))
+class Linear:
+    """Sweeps that have a known fixed point, and move towards it by these factors."""
 
-    def sweep(messages):
-        old = np.zeros_like(fixed) if messages is None else messages[0]
-        new = fixed + (old - fixed) @ matrix
-        return new, (new,)
+    weight = None
 
-    return sweep, fixed
+    def __init__(self, eigenvalues, rng):
+        basis, _ = np.linalg.qr(rng.standard_normal((len(eigenvalues),) * 2))
+        self.matrix, self.fixed = basis * eigenvalues @ basis.T, rng.standard_normal((1, len(eigenvalues)))
+
+    def advance(self, messages):
+        old = np.zeros_like(self.fixed) if messages is None else messages[0]
+        return (self.fixed + (old - self.fixed) @ self.matrix,)
+
+    def solution(self, messages):
+        return messages[0]
 
 
 @pytest.mark.parametrize("outlier", [0.9, 1.2, 1.8, -0.9, -1.5])
 def test_one_direction_that_does_not_fade_is_summed_up(outlier):
     rng = np.random.default_rng(0)
-    sweep, fixed = linear(np.r_[outlier, rng.uniform(-0.4, 0.4, 49)], rng)
-    swept = settle(sweep, None, None, share=1e-3)
+    sweeps = Linear(np.r_[outlier, rng.uniform(-0.4, 0.4, 49)], rng)
+    swept = settle(sweeps, None, None, share=1e-3)
     assert swept is not None
-    assert np.linalg.norm(swept.x - fixed) < 0.01 * np.linalg.norm(fixed)
+    assert np.linalg.norm(swept.x - sweeps.fixed) < 0.01 * np.linalg.norm(sweeps.fixed)
 
 
 @pytest.mark.parametrize("eigenvalues", [[1.3, -1.3], [1.5, 1.4, 1.3]])
 def test_sweeps_that_grow_say_so(eigenvalues):
     rng = np.random.default_rng(1)
-    sweep, _ = linear(np.r_[eigenvalues, rng.uniform(-0.4, 0.4, 46)], rng)
-    assert settle(sweep, None, None, share=1e-3) is None
+    sweeps = Linear(np.r_[eigenvalues, rng.uniform(-0.4, 0.4, 46)], rng)
+    assert settle(sweeps, None, None, share=1e-3) is None
 
 
 def test_values_that_are_not_finite_are_no_result():
-    assert settle(lambda messages: (np.full((1, 3), np.nan), (np.zeros((1, 3)),)), None, None) is None
+    assert settle(Linear(np.full(3, np.nan), np.random.default_rng(0)), None, None) is None
 
 
 @pytest.mark.parametrize(
     ("case", "fewer"),
     [
-        (problems.dct(2**13, f=4, density=0.1, dtype=np.float32), 2.5),
+        (problems.dct(2**13, f=4, density=0.1, dtype=np.float32), 2.0),
         (problems.dct(2**13, f=4, density=0.04), 2.5),
-        (dense_case(D=2048, seed=3), 1.3),
+        (dense_case(D=2048, seed=3), 1.2),
     ],
     ids=["hard", "easy", "dense"],
 )
@@ -143,8 +148,9 @@ def test_mean_and_variances_belong_to_the_alpha_that_is_returned(dtype):
 def test_a_mean_that_crawls_is_not_called_converged(monkeypatch):
     """Sweeps that move by next to nothing look settled; conjugate gradients show that they are not."""
 
-    def lazy(sweep, start, messages, share=0.0):
-        x, messages = sweep(messages)
+    def lazy(sweeps, start, messages, share=0.0):
+        messages = sweeps.advance(messages)
+        x = sweeps.solution(messages)
         return Swept(0.999 * start + 0.001 * x if start is not None else x, messages, 1)
 
     case = dct_case(D=2048)

@@ -28,11 +28,11 @@ from cofem.linalg.message_passing import (
     SHARE,
     SHARE_OF_PROBES,
     Exchange,
+    GaussianSweeps,
     Messages,
+    OrthonormalSweeps,
     Swept,
     Target,
-    gaussian_sweep,
-    orthonormal_sweep,
     settle,
 )
 from cofem.linalg.probes import ProbeDistribution
@@ -304,7 +304,9 @@ class CoFEM(ExpectationMaximisation):
         if more.end is StatusCode.FAILED:
             return state, more, more.message
         found = replace(found, previous_alpha=state.previous_alpha)
-        info = replace(info, notes=info.notes | more.notes, figures=info.figures | more.figures)
+        # NaN stands for what was not looked at.
+        figures = {name: x for name, x in more.figures.items() if isinstance(x, str) or not np.isnan(x)}
+        info = replace(info, notes=info.notes | more.notes, figures=info.figures | figures)
         if found.carry.misled:
             return found, info, "the variances turned out to be wrong"
         _, moved = change_of_mean(problem, found, state)
@@ -452,11 +454,11 @@ class _Solver:
         target = Target(self.phi, self.alpha, self.noise_var, y, b)
         orthonormal = self.phi.facts.row_gram is not None
         with np.errstate(over="ignore", invalid="ignore"):
-            sweep = orthonormal_sweep(target, exchange) if orthonormal else gaussian_sweep(target, exchange)
+            sweeps = (OrthonormalSweeps if orthonormal else GaussianSweeps)(target, exchange)
             # Who asks for better means, or better probes, has them.
             share = SHARE if b is None else SHARE_OF_PROBES
             asked = self.method.cg_tol / CG_TOL if b is None else self.method.probe_tol / PROBE_TOL
-            swept = settle(sweep, start, messages, share * min(asked, 1.0))
+            swept = settle(sweeps, start, messages, share * min(asked, 1.0))
         if swept is not None:
             rows = swept.x.shape[0]
             none, count = np.zeros(rows), np.full(rows, swept.sweeps)

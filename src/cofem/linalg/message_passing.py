@@ -4,13 +4,13 @@ Conjugate gradients start again with every alpha. Sweeps keep what they know: a 
 of alpha are enough, at one application each. With the precision tau of what the data say about a coefficient
 (the one that gives the self-consistent variances ``1 / (alpha + tau)``) there are two kinds.
 
-Rows that are orthonormal up to scale, ``Phi Phi^H = c I`` (`orthonormal_sweep`, the linear case of vector
+Rows that are orthonormal up to scale, ``Phi Phi^H = c I`` (`OrthonormalSweeps`, the linear case of vector
 approximate message passing, Rangan, Schniter and Fletcher 2019): prior and data take turns,
 
 .. math:: x = \frac{\tau r}{\alpha + \tau}, \quad u = \frac{(\tau + \omega) x - \tau r}{\omega}, \quad
           r \leftarrow u + \frac{(\tau + \omega) \beta}{\tau (\omega + \beta c)} \Phi^H (y - \Phi u).
 
-Columns like those of a Gaussian matrix (`gaussian_sweep`, approximate message passing): with the variance t
+Columns like those of a Gaussian matrix (`GaussianSweeps`, approximate message passing): with the variance t
 that the posterior adds to a datum,
 
 .. math:: s \leftarrow \frac{y - \Phi x + t s}{t + \sigma^2}, \quad
@@ -24,12 +24,12 @@ by conjugate gradients at the end of a fit the latter (`CoFEM.confirm`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from cofem._arrays import Array, inner, namespace, norm, number_like, reciprocal
+from cofem._blocks import CACHE_BLOCK, blocks
 from cofem.operators.dictionary import Dictionary
 
 #: Sweeps end once what is left to go is at most this share of what they moved since the update of alpha. With
@@ -59,9 +59,8 @@ class Exchange(NamedTuple):
     omega: float
 
 
-#: What a sweep hands to the next: arrays, of which an affine function is the fixed point.
+#: What a sweep hands to the next: arrays, of which an affine function is applied in every sweep.
 Messages = tuple[Array, ...]
-Sweep = Callable[[Messages | None], tuple[Array, Messages]]
 
 
 class Swept(NamedTuple):
@@ -106,20 +105,28 @@ class Target(NamedTuple):
     b: Array | None = None
 
 
-def orthonormal_sweep(target: Target, exchange: Exchange) -> Sweep:
-    """Return a sweep over a dictionary whose rows are orthonormal up to scale.
+class Sweeps(Protocol):
+    """A kind of sweeps."""
+
+    #: How far the first of the messages moves the solutions, shape (D,); None for one.
+    weight: Array | None
+
+    def advance(self, messages: Messages | None) -> Messages:
+        """Sweep once; None to begin."""
+
+    def solution(self, messages: Messages) -> Array:
+        """Return the solutions that messages stand for, shape (B, D)."""
+
+
+class OrthonormalSweeps:
+    """Sweeps over a dictionary whose rows are orthonormal up to scale.
 
     Parameters
     ----------
     target : Target
         The systems; its dictionary has ``facts.row_gram``.
     exchange : Exchange
-        Precisions of the messages.
-
-    Returns
-    -------
-    callable
-        ``sweep(messages) -> x, messages``; the messages are one array of shape (B, D).
+        Precisions of the messages, which are one array of shape (B, D).
 
     Examples
     --------
@@ -129,53 +136,72 @@ def orthonormal_sweep(target: Target, exchange: Exchange) -> Sweep:
     >>> y, b, alpha = np.array([[1.0, -1.0, 2.0]]), np.ones((1, 8)), np.geomspace(1, 10, 8)
     >>> right = phi.adjoint(y[0]) / 0.1 + b[0]
     >>> exact = np.linalg.solve(phi.gram(np.eye(8)) / 0.1 + np.diag(alpha), right)
-    >>> sweep, messages = orthonormal_sweep(Target(phi, alpha, 0.1, y, b), Exchange(2.0, 3.0)), None
+    >>> sweeps, messages = OrthonormalSweeps(Target(phi, alpha, 0.1, y, b), Exchange(2.0, 3.0)), None
     >>> for _ in range(60):
-    ...     x, messages = sweep(messages)
-    >>> np.allclose(x[0], exact)
+    ...     messages = sweeps.advance(messages)
+    >>> np.allclose(sweeps.solution(messages)[0], exact)
     True
     """
-    phi, alpha, noise_var, y, b = target
-    tau, omega = exchange
-    c = phi.facts.row_gram
-    assert c is not None
-    shrink = reciprocal(alpha + tau)
-    own = None if b is None else shrink * b  # what the prior says of a probe, whatever the data do
-    shrink *= tau
-    reflect = (omega - alpha) * (shrink / omega)
-    gain = (tau + omega) / (tau * (omega * noise_var + c))
 
-    def sweep(messages: Messages | None) -> tuple[Array, Messages]:
-        towards = None if messages is None else reflect * messages[0]
-        if own is not None:
-            pushed = ((tau + omega) / omega) * own
-            towards = pushed if towards is None else towards + pushed
-        misfit = _misfit(phi, y, towards)
-        new = phi.adjoint(misfit)
-        new *= gain
+    def __init__(self, target: Target, exchange: Exchange) -> None:
+        self.target, (self.tau, omega) = target, exchange
+        c = target.phi.facts.row_gram
+        assert c is not None
+        self.weight = reciprocal(target.alpha + self.tau)
+        self.weight *= self.tau
+        self.back = self.tau / omega
+        self.gain = (1 + omega / self.tau) / (omega * target.noise_var + c)
+
+    def advance(self, messages: Messages | None) -> Messages:
+        """Sweep once; None to begin."""
+        phi, y = self.target.phi, self.target.y
+        towards = None
+        if messages is not None or self.target.b is not None:
+            towards = self._pulled(None if messages is None else messages[0], 1 + self.back, self.back)
+        new = phi.adjoint(_misfit(phi, y, towards))
+        new *= self.gain
         if towards is not None:
             new += towards
-        x = shrink * new
-        if own is not None:
-            x += own
-        return x, (new,)
+        return (new,)
 
-    return sweep
+    def solution(self, messages: Messages) -> Array:
+        """Return ``(tau r + b) / (alpha + tau)``."""
+        return self._pulled(messages[0], 1.0, 0.0)
+
+    def _pulled(self, r: Array | None, share: float, back: float) -> Array:
+        """Return ``share * weight * (r + b / tau) - back * r``, in blocks where the library allows it."""
+        b = self.target.b
+        like = b if r is None else r
+        if not isinstance(like, np.ndarray):
+            pulled = r if b is None else b / self.tau if r is None else r + b / self.tau
+            pulled = share * self.weight * pulled
+            return pulled if r is None or not back else pulled - back * r
+        out = np.empty_like(like)
+        for places in blocks(like.shape[-1], CACHE_BLOCK):
+            block = (..., places)
+            part = out[block]
+            if b is None:
+                np.multiply(like[block], self.weight[places], out=part)
+            else:
+                np.multiply(b[block], 1 / self.tau, out=part)
+                if r is not None:
+                    part += r[block]
+                part *= self.weight[places]
+            if share != 1.0:
+                part *= share
+            if r is not None and back:
+                part -= back * r[block]
+        return out
 
 
-def gaussian_sweep(target: Target, exchange: Exchange) -> Sweep:
-    """Return a sweep over a dictionary whose columns are like those of a Gaussian matrix.
+class GaussianSweeps:
+    """Sweeps over a dictionary whose columns are like those of a Gaussian matrix.
 
     Parameters
     ----------
     target, exchange
-        As in `orthonormal_sweep`.
-
-    Returns
-    -------
-    callable
-        ``sweep(messages) -> x, messages``; the messages are x, shape (B, D), and s, shape (B, N), which for
-        data is ``C^-1 y`` at the fixed point.
+        As in `OrthonormalSweeps`. The messages are the solutions, shape (B, D), and s, shape (B, N), which
+        for data is ``C^-1 y`` at the fixed point.
 
     Examples
     --------
@@ -185,40 +211,47 @@ def gaussian_sweep(target: Target, exchange: Exchange) -> Sweep:
     >>> phi, y, b = Dictionary(Dense(matrix), like=np.zeros(1)), np.ones((1, 30)), np.ones((1, 60))
     >>> exact = np.linalg.solve(matrix.T @ matrix / 0.1 + 50 * np.eye(60), matrix.T @ y[0] / 0.1 + b[0])
     >>> target = Target(phi, np.full(60, 50.0), 0.1, y, b)
-    >>> sweep, messages = gaussian_sweep(target, Exchange(25.0, 1.0)), None
+    >>> sweeps, messages = GaussianSweeps(target, Exchange(25.0, 1.0)), None
     >>> for _ in range(200):
-    ...     x, messages = sweep(messages)
-    >>> np.allclose(x[0], exact)
+    ...     messages = sweeps.advance(messages)
+    >>> np.allclose(sweeps.solution(messages)[0], exact)
     True
     """
-    phi, alpha, noise_var, y, b = target
-    energy = phi.column_energy
-    mean_energy = phi.energy / phi.shape[1]
-    spread = max(mean_energy / exchange.tau - noise_var, 0.0)
-    total = spread + noise_var
-    least = number_like(energy, 1e-30 * mean_energy)  # columns of zeros: any number would do
-    noise = total * reciprocal(namespace(energy).maximum(energy, least))
-    shrink = reciprocal(1 + alpha * noise)
-    own = None if b is None else noise * b
 
-    def sweep(messages: Messages | None) -> tuple[Array, Messages]:
+    weight = None
+
+    def __init__(self, target: Target, exchange: Exchange) -> None:
+        self.target = target
+        phi = target.phi
+        energy, mean_energy = phi.column_energy, phi.energy / phi.shape[1]
+        self.spread = max(mean_energy / exchange.tau - target.noise_var, 0.0)
+        self.total = self.spread + target.noise_var
+        least = number_like(energy, 1e-30 * mean_energy)  # columns of zeros: any number would do
+        self.noise = self.total * reciprocal(namespace(energy).maximum(energy, least))
+        self.shrink = reciprocal(1 + target.alpha * self.noise)
+
+    def advance(self, messages: Messages | None) -> Messages:
+        """Sweep once; None to begin."""
+        phi, y, b = self.target.phi, self.target.y, self.target.b
+        own = None if b is None else self.noise * b
         if messages is None:
-            x = None if own is None else shrink * own
-            new = _misfit(phi, y, x) / total
+            x = None if own is None else self.shrink * own
+            new = _misfit(phi, y, x) / self.total
         else:
             x, last = messages
-            new = _misfit(phi, y, x)
-            new = new + spread * last
-            new /= total
+            new = _misfit(phi, y, x) + self.spread * last
+            new /= self.total
         step = phi.adjoint(new)
-        step *= noise
+        step *= self.noise
         for part in (x, own):
             if part is not None:
                 step += part
-        step *= shrink
-        return step, (step, new)
+        step *= self.shrink
+        return step, new
 
-    return sweep
+    def solution(self, messages: Messages) -> Array:
+        """Return the first of the messages."""
+        return messages[0]
 
 
 def _misfit(phi: Dictionary, y: Array | None, x: Array | None) -> Array:
@@ -230,7 +263,7 @@ def _misfit(phi: Dictionary, y: Array | None, x: Array | None) -> Array:
 
 
 def settle(
-    sweep: Sweep, start: Array | None, messages: Messages | None, share: float = SHARE
+    sweeps: Sweeps, start: Array | None, messages: Messages | None, share: float = SHARE
 ) -> Swept | None:
     """Sweep until the solutions have settled against what they moved since the start; None if they do not.
 
@@ -240,8 +273,8 @@ def settle(
 
     Parameters
     ----------
-    sweep : callable
-        `orthonormal_sweep` or `gaussian_sweep`.
+    sweeps : Sweeps
+        `OrthonormalSweeps` or `GaussianSweeps`.
     start : array of shape (B, D) or None
         The mean before alpha was updated; None for zero.
     messages : tuple of arrays or None
@@ -249,25 +282,52 @@ def settle(
     share : float
         What may be left to go, as a share of the way from the start.
     """
-    before, last_step, last_size, path = start, None, np.inf, 0.0
+    weight = sweeps.weight
+    # The messages two sweeps ago, kept while sweeps are slow; the last move, and all that were seen.
+    older, size, path = None, np.inf, np.inf if messages is None else _moved_by_alpha(sweeps, start, messages)
     for count in range(1, MOST_SWEEPS + 1):
-        x, new = sweep(messages)
-        step = x if before is None else x - before
-        size = norm(step)
+        new = sweeps.advance(messages)
+        if messages is None:
+            messages = new
+            continue
+        last, size = size, _product_of_moves(weight, (new[0], messages[0])) ** 0.5
         if not np.isfinite(size):
             return None
-        before, summed, path = x, False, path + size
-        if last_step is not None and messages is not None:
-            rate = size / last_size if last_size > 0 else 0.0
-            # What is left to go, where every move is shorter than the one before by as much as the last.
-            left = size * rate / (1 - rate) if rate < 1 else np.inf
-            # The way from the start is at most the path, which costs no look at the arrays.
-            if left <= share * path and left <= share * norm(x if start is None else x - start):
+        rate = size / last if last > 0 else 0.0
+        # What is left to go, where every move is shorter than the one before by as much as the last.
+        left = size * rate / (1 - rate) if rate < 1 else np.inf
+        path += size
+        if left <= share * path and np.isfinite(last):  # no more than the path: no need to look
+            x = sweeps.solution(new)
+            if left <= share * (norm(x) if start is None else _product_of_moves(None, (x, start)) ** 0.5):
                 return Swept(x, new, count)
-            factor = inner(step, last_step) / last_size**2
-            if rate > SLOW and abs(factor) > ALIKE * rate and abs(1 - factor) > NEARLY_ONE:
+            del x
+        if older is not None:
+            factor = _product_of_moves(weight, (new[0], messages[0]), (messages[0], older)) / last**2
+            if abs(factor) > ALIKE * rate and abs(1 - factor) > NEARLY_ONE:
                 ahead = factor / (1 - factor)
-                new = tuple(part + ahead * (part - old) for part, old in zip(new, messages, strict=True))
-                before, summed, path = x + ahead * step, True, path + abs(ahead) * size
-        last_step, last_size, messages = None if summed else step, size, new
+                messages = tuple(part + ahead * (part - old) for part, old in zip(new, messages, strict=True))
+                older, size = None, np.inf
+                continue
+        older = messages[0] if rate > SLOW else None
+        messages = new
     return None
+
+
+def _moved_by_alpha(sweeps: Sweeps, start: Array | None, messages: Messages) -> float:
+    """Return how far the solutions that the old messages stand for moved with alpha."""
+    x = sweeps.solution(messages)
+    return norm(x) if start is None else _product_of_moves(None, (x, start)) ** 0.5
+
+
+def _product_of_moves(
+    weight: Array | None, move: tuple[Array, Array], other: tuple[Array, Array] | None = None
+) -> float:
+    """Return the inner product of two weighted differences, or of one with itself, in short blocks."""
+    total = 0.0
+    for places in blocks(move[0].shape[-1], CACHE_BLOCK):
+        parts = [pair[0][:, places] - pair[1][:, places] for pair in (move, other) if pair is not None]
+        if weight is not None:
+            parts = [weight[places] * part for part in parts]
+        total += inner(parts[0], parts[-1])
+    return total
