@@ -27,9 +27,9 @@ from cofem.linalg.direct import DirectSystem, is_small
 from cofem.linalg.message_passing import (
     SHARE,
     SHARE_OF_PROBES,
+    Before,
     Exchange,
     GaussianSweeps,
-    Messages,
     OrthonormalSweeps,
     Swept,
     Target,
@@ -82,8 +82,8 @@ class Carry(NamedTuple):
     factored: bool = False
     #: Whether neighbours are so alike that a fit converges slowly.
     coherent: bool = False
-    #: Where message passing goes on; None where the mean was found by conjugate gradients.
-    messages: Messages | None = None
+    #: The precision of what the data say, where the mean was found by message passing.
+    tau: float | None = None
     #: Whether message passing failed once, and is not tried again.
     gave_up: bool = False
     #: Whether a fit may end with these variances, and whether it would have ended here, if so.
@@ -283,7 +283,7 @@ class CoFEM(ExpectationMaximisation):
             solver.solve_probes,
             mean=state.mean,
             variance=state.variance,
-            swept=state.carry.messages is not None,
+            swept=state.carry.tau is not None,
             last=state.carry.last,
         )
         return self._moments(problem, context, solver, rng)
@@ -297,7 +297,7 @@ class CoFEM(ExpectationMaximisation):
         that moves it by more than the stop rule allows, the fit goes on with them.
         """
         carry: Carry = state.carry
-        if carry.trusted and carry.messages is None:
+        if carry.trusted and carry.tau is None:
             return state, info, ""
         asked = replace(state, carry=carry._replace(last=not carry.trusted, gave_up=True))
         found, more = state_of(state.alpha, self.expectation(problem, state.alpha, asked, rng))
@@ -325,7 +325,7 @@ class CoFEM(ExpectationMaximisation):
         n_probes = v.shape[0] - n_tasks + (0 if wanted.b is None else wanted.b.shape[0])
         swept = solver.sweep(y, wanted.exchange) if wanted.v is None else None
         if swept is not None:
-            mean, dual = swept.x, next((part for part in swept.messages if part.shape == y.shape), None)
+            mean, dual = swept.x, swept.dual
             found = mean[:0, :] if wanted.b is None else solver.solve_probes(wanted.b)
         else:
             solution = solver.solve(v, wanted.b, n_tasks, n_probes)
@@ -350,7 +350,7 @@ class CoFEM(ExpectationMaximisation):
             estimate.misled,
             solver.factored,
             estimate.coherent,
-            None if swept is None or estimate.misled else swept.messages,
+            None if solver.exchange is None or estimate.misled else solver.exchange.tau,
             solver.gave_up,
             estimator.trusted(estimate.carry),
         )
@@ -427,7 +427,7 @@ class _Solver:
     def system(self) -> PosteriorSystem:
         """The system for conjugate gradients, made when it is needed."""
         # After message passing nothing is known about the forms.
-        steps = self.carry.steps if self.carry.messages is None else None
+        steps = self.carry.steps if self.carry.tau is None else None
         settings: dict[str, Any] = {"form": self.method.form, "preconditioner": self.method.preconditioner}
         return build_system(self.phi, self.alpha, self.noise_var, steps=steps, **settings)
 
@@ -437,28 +437,21 @@ class _Solver:
         chosen = method.form != "auto" or method.preconditioner != "auto"
         if exchange is None or self.gave_up or self.factored or chosen or not method.sweeps:
             return None
-        start = None if self.before is None else as_rows(self.before.mean)
-        swept = self._swept(exchange, y=y, start=start, messages=self.carry.messages)
+        known, carry = self.before, self.carry
+        before = None if known is None else Before(as_rows(known.mean), known.alpha, carry.tau, carry.dual)
+        swept = self._swept(Target(self.phi, self.alpha, self.noise_var, y=y), exchange, before)
         self.exchange, self.gave_up = (exchange, False) if swept else (None, True)
         return swept
 
-    def _swept(
-        self,
-        exchange: Exchange,
-        *,
-        y: Array | None = None,
-        b: Array | None = None,
-        start: Array | None = None,
-        messages: Messages | None = None,
-    ) -> Swept | None:
-        target = Target(self.phi, self.alpha, self.noise_var, y, b)
+    def _swept(self, target: Target, exchange: Exchange, before: Before | None = None) -> Swept | None:
         orthonormal = self.phi.facts.row_gram is not None
         with np.errstate(over="ignore", invalid="ignore"):
             sweeps = (OrthonormalSweeps if orthonormal else GaussianSweeps)(target, exchange)
             # Who asks for better means, or better probes, has them.
-            share = SHARE if b is None else SHARE_OF_PROBES
-            asked = self.method.cg_tol / CG_TOL if b is None else self.method.probe_tol / PROBE_TOL
-            swept = settle(sweeps, start, messages, share * min(asked, 1.0))
+            share, asked = SHARE, self.method.cg_tol / CG_TOL
+            if target.b is not None:
+                share, asked = SHARE_OF_PROBES, self.method.probe_tol / PROBE_TOL
+            swept = settle(sweeps, before, share * min(asked, 1.0))
         if swept is not None:
             rows = swept.x.shape[0]
             none, count = np.zeros(rows), np.full(rows, swept.sweeps)
@@ -500,9 +493,10 @@ class _Solver:
     def solve_probes(self, b: Array) -> Array:
         """Solve for further probes, which are overwritten."""
         method = self.method
-        swept = None if self.exchange is None else self._swept(self.exchange, b=b)
-        if swept is not None:
-            return swept.x
+        if self.exchange is not None:
+            swept = self._swept(Target(self.phi, self.alpha, self.noise_var, b=b), self.exchange)
+            if swept is not None:
+                return swept.x
         if self.factored or self._factor is not None:
             solution = self.factor().solution(None, b)
         else:

@@ -70,15 +70,36 @@ class Swept(NamedTuple):
     ----------
     x : array of shape (B, D)
         The solutions.
-    messages : tuple of arrays
-        Where the next sweeps go on.
+    dual : array of shape (B, N) or None
+        ``C^-1 y`` for data, where the sweeps know it.
     sweeps : int
         How many it took.
     """
 
     x: Array
-    messages: Messages
+    dual: Array | None
     sweeps: int
+
+
+class Before(NamedTuple):
+    """Where the last sweeps ended.
+
+    Attributes
+    ----------
+    mean : array of shape (L, D)
+        The mean then.
+    alpha : array of shape (D,)
+        The precisions that it belongs to.
+    tau : float or None
+        What the data said; None where the mean was not found by sweeps.
+    dual : array of shape (L, N) or None
+        What `Swept` had.
+    """
+
+    mean: Array
+    alpha: Array
+    tau: float | None = None
+    dual: Array | None = None
 
 
 class Target(NamedTuple):
@@ -111,11 +132,17 @@ class Sweeps(Protocol):
     #: How far the first of the messages moves the solutions, shape (D,); None for one.
     weight: Array | None
 
+    def resumed(self, before: Before) -> Messages | None:
+        """Return the messages that the last sweeps ended with; None to begin."""
+
     def advance(self, messages: Messages | None) -> Messages:
         """Sweep once; None to begin."""
 
     def solution(self, messages: Messages) -> Array:
         """Return the solutions that messages stand for, shape (B, D)."""
+
+    def dual(self, messages: Messages) -> Array | None:
+        """Return ``C^-1 y``, where it is known."""
 
 
 class OrthonormalSweeps:
@@ -152,6 +179,14 @@ class OrthonormalSweeps:
         self.back = self.tau / omega
         self.gain = (1 + omega / self.tau) / (omega * target.noise_var + c)
 
+    def resumed(self, before: Before) -> Messages | None:
+        """Return ``r = mean (alpha + tau) / tau``: there is no need to keep it."""
+        if before.tau is None:
+            return None
+        pull = before.alpha / before.tau
+        pull += 1
+        return (before.mean * pull,)
+
     def advance(self, messages: Messages | None) -> Messages:
         """Sweep once; None to begin."""
         phi, y = self.target.phi, self.target.y
@@ -167,6 +202,10 @@ class OrthonormalSweeps:
     def solution(self, messages: Messages) -> Array:
         """Return ``(tau r + b) / (alpha + tau)``."""
         return self._pulled(messages[0], 1.0, 0.0)
+
+    def dual(self, messages: Messages) -> None:
+        """Return None: it is not known."""
+        return
 
     def _pulled(self, r: Array | None, share: float, back: float) -> Array:
         """Return ``share * weight * (r + b / tau) - back * r``, in blocks where the library allows it."""
@@ -230,6 +269,10 @@ class GaussianSweeps:
         self.noise = self.total * reciprocal(namespace(energy).maximum(energy, least))
         self.shrink = reciprocal(1 + target.alpha * self.noise)
 
+    def resumed(self, before: Before) -> Messages | None:
+        """Return mean and dual."""
+        return None if before.tau is None or before.dual is None else (before.mean, before.dual)
+
     def advance(self, messages: Messages | None) -> Messages:
         """Sweep once; None to begin."""
         phi, y, b = self.target.phi, self.target.y, self.target.b
@@ -253,6 +296,10 @@ class GaussianSweeps:
         """Return the first of the messages."""
         return messages[0]
 
+    def dual(self, messages: Messages) -> Array:
+        """Return the second of the messages."""
+        return messages[1]
+
 
 def _misfit(phi: Dictionary, y: Array | None, x: Array | None) -> Array:
     """Return ``y - Phi x``; None stands for zeros."""
@@ -262,9 +309,7 @@ def _misfit(phi: Dictionary, y: Array | None, x: Array | None) -> Array:
     return -fitted if y is None else y - fitted
 
 
-def settle(
-    sweeps: Sweeps, start: Array | None, messages: Messages | None, share: float = SHARE
-) -> Swept | None:
+def settle(sweeps: Sweeps, before: Before | None, share: float = SHARE) -> Swept | None:
     """Sweep until the solutions have settled against what they moved since the start; None if they do not.
 
     Where one direction is all that is left, which moves by the same factor in every sweep, its sum to
@@ -275,14 +320,13 @@ def settle(
     ----------
     sweeps : Sweeps
         `OrthonormalSweeps` or `GaussianSweeps`.
-    start : array of shape (B, D) or None
-        The mean before alpha was updated; None for zero.
-    messages : tuple of arrays or None
-        Where the last sweeps ended; None to begin.
+    before : Before or None
+        Where the last sweeps ended, before alpha was updated; None to begin from zero.
     share : float
         What may be left to go, as a share of the way from the start.
     """
-    weight = sweeps.weight
+    weight, start = sweeps.weight, None if before is None else before.mean
+    messages = None if before is None else sweeps.resumed(before)
     # The messages two sweeps ago, kept while sweeps are slow; the last move, and all that were seen.
     older, size, path = None, np.inf, np.inf if messages is None else _moved_by_alpha(sweeps, start, messages)
     for count in range(1, MOST_SWEEPS + 1):
@@ -300,7 +344,7 @@ def settle(
         if left <= share * path and np.isfinite(last):  # no more than the path: no need to look
             x = sweeps.solution(new)
             if left <= share * (norm(x) if start is None else _product_of_moves(None, (x, start)) ** 0.5):
-                return Swept(x, new, count)
+                return Swept(x, sweeps.dual(new), count)
             del x
         if older is not None:
             factor = _product_of_moves(weight, (new[0], messages[0]), (messages[0], older)) / last**2
