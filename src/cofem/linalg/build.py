@@ -18,6 +18,7 @@ from cofem.linalg.preconditioners import (
     deflated,
     from_bands,
     from_blocks,
+    large_atoms,
     large_columns,
 )
 from cofem.linalg.system import Form, PosteriorSystem
@@ -34,6 +35,8 @@ BATCH_WITH_MATRIX = 2**24
 
 #: CG steps that a form is taken to need before it has been tried.
 UNTRIED_STEPS = 30
+#: CG steps of the primal form up to which the preconditioner from atoms that stand out is not made.
+WITHOUT_ATOMS = 12.0
 #: How fast the memory of a form's cost fades, so that it is tried again when the other gets expensive.
 FADE = 0.9
 
@@ -76,8 +79,13 @@ def build_system(
     >>> system.form, type(system.preconditioner).__name__
     ('primal', 'DiagonalPreconditioner')
     """
+    at_once = right_hand_sides_at_once(phi)
     large: PosteriorPreconditioner | None = None
     with_large = preconditioner == "auto" and form != "primal"
+    if with_large and (form == "dual" or steps is None or pays_with_atoms(steps)):
+        large = large_atoms(phi, reciprocal(alpha), noise_var)
+        if large is not None:
+            return PosteriorSystem(phi, alpha, noise_var, "dual", large, at_once)
     if form == "auto":
         if steps is None and may_be_dual(phi):
             # With the columns that stand out in a preconditioner, the dual form takes few steps.
@@ -87,7 +95,6 @@ def build_system(
             )
             steps = expected_steps(phi, alpha, noise_var) if large is None else {}
         form = choose_form(phi, alpha, noise_var, steps)
-    at_once = right_hand_sides_at_once(phi)
     if form == "dual":
         if with_large:
             large = large_columns(phi, reciprocal(alpha), noise_var)
@@ -108,6 +115,19 @@ def build_system(
         energy = phi.column_energy if preconditioner == "jacobi" else phi.gain
         diagonal = DiagonalPreconditioner(alpha, noise_var, energy)
     return PosteriorSystem(phi, alpha, noise_var, form, diagonal, at_once)
+
+
+def pays_with_atoms(steps: dict[Form, float]) -> bool:
+    """Tell whether the dual form with `LargeAtoms` is expected to take fewer products than the primal one.
+
+    Its steps take two products with Phi and its adjoint each, and its preconditioner a few more.
+
+    Examples
+    --------
+    >>> [pays_with_atoms(steps) for steps in ({}, {"primal": 60.0}, {"primal": 30.0, "dual": 20.0})]
+    [False, True, False]
+    """
+    return steps.get("primal", 0.0) > max(WITHOUT_ATOMS, 2 * steps.get("dual", 0.0))
 
 
 def right_hand_sides_at_once(operator: Operator) -> int:
