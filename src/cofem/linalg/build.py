@@ -35,8 +35,6 @@ BATCH_WITH_MATRIX = 2**24
 
 #: CG steps that a form is taken to need before it has been tried.
 UNTRIED_STEPS = 30
-#: CG steps of the primal form up to which the preconditioner from atoms that stand out is not made.
-WITHOUT_ATOMS = 12.0
 #: How fast the memory of a form's cost fades, so that it is tried again when the other gets expensive.
 FADE = 0.9
 
@@ -82,10 +80,8 @@ def build_system(
     at_once = right_hand_sides_at_once(phi)
     large: PosteriorPreconditioner | None = None
     with_large = preconditioner == "auto" and form != "primal"
-    if with_large and (form == "dual" or steps is None or pays_with_atoms(steps)):
-        large = large_atoms(phi, reciprocal(alpha), noise_var)
-        if large is not None:
-            return PosteriorSystem(phi, alpha, noise_var, "dual", large, at_once)
+    if with_large and (atoms := large_atoms(phi, reciprocal(alpha), noise_var)) is not None:
+        return PosteriorSystem(phi, alpha, noise_var, "dual", atoms, at_once)
     if form == "auto":
         if steps is None and may_be_dual(phi):
             # With the columns that stand out in a preconditioner, the dual form takes few steps.
@@ -115,19 +111,6 @@ def build_system(
         energy = phi.column_energy if preconditioner == "jacobi" else phi.gain
         diagonal = DiagonalPreconditioner(alpha, noise_var, energy)
     return PosteriorSystem(phi, alpha, noise_var, form, diagonal, at_once)
-
-
-def pays_with_atoms(steps: dict[Form, float]) -> bool:
-    """Tell whether the dual form with `LargeAtoms` is expected to take fewer products than the primal one.
-
-    Its steps take two products with Phi and its adjoint each, and its preconditioner a few more.
-
-    Examples
-    --------
-    >>> [pays_with_atoms(steps) for steps in ({}, {"primal": 60.0}, {"primal": 30.0, "dual": 20.0})]
-    [False, True, False]
-    """
-    return steps.get("primal", 0.0) > max(WITHOUT_ATOMS, 2 * steps.get("dual", 0.0))
 
 
 def right_hand_sides_at_once(operator: Operator) -> int:
