@@ -117,8 +117,8 @@ def _about_sums(problem: Problem, point: Array, fitted: Array) -> list[str]:
     return [
         f"single coefficients may be far off, even where predictions are good: columns that were found act "
         f"together, the fit has {ratio:.2g} times the energy of its columns one by one, as where a smooth "
-        "signal is made of sharp columns. Sums over neighbours may be right; for the coefficients, try columns "
-        "of the width of what you look for, or analysis= (differences or wavelets of the unknown)"
+        "signal is made of sharp columns. Sums over neighbours may be right; for the coefficients, try "
+        "columns of the width of what you look for, or analysis= (differences or wavelets of the unknown)"
     ]
 
 

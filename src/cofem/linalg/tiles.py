@@ -57,7 +57,7 @@ class Tiles(NamedTuple):
         return np.arange(self.offsets.size - self.width, self.offsets.size)
 
     def largest_beside(self, values: np.ndarray) -> np.ndarray:
-        """Return the largest of values, shape (D,), in each tile and beside it, times the coupling, shape (n,).
+        """Return the largest of values, shape (D,), in and beside each tile, times the coupling, shape (n,).
 
         The coupling is the square of a correlation.
         """

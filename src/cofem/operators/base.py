@@ -458,9 +458,9 @@ class Operator(ABC):
         Notes
         -----
         In general every column that occurs is formed, a bounded number at a time. Faster are stored entries,
-        orthonormal columns, diagonal operators, circular and full convolutions, multiples and stacks of
-        these, and their products with orthonormal factors on the left or a diagonal one on the right. A part
-        in single precision answers in single precision.
+        orthonormal columns, diagonal operators, circular and full convolutions, Fourier coefficients of
+        wavelets, multiples and stacks of these, and their products with orthonormal factors on the left or a
+        diagonal one on the right. A part in single precision answers in single precision.
 
         Examples
         --------
@@ -577,21 +577,21 @@ class Operator(ABC):
         found = gram_at_offsets(kernel, weights.reshape(bank.shape), offsets)
         return found.reshape(len(offsets), -1)
 
-    def shifts(self) -> Shifts | None:
+    def shifted_columns(self) -> Shifts | None:
         """Return how columns are shifts of a few of them, or None where that is not known.
 
         Examples
         --------
         >>> from cofem.operators import Wavelet
-        >>> Wavelet(4, "haar", level=1).T.shifts().place.tolist()
+        >>> Wavelet(4, "haar", level=1).T.shifted_columns().place.tolist()
         [[0, 2, 0, 2]]
         """
-        return self._shifts()
+        return self._shifted_columns()
 
-    def _shifts(self) -> Shifts | None:
+    def _shifted_columns(self) -> Shifts | None:
         return None
 
-    def _shifts_of_rows(self) -> Shifts | None:
+    def _shifted_rows(self) -> Shifts | None:
         return None
 
     def fourier_grid(self) -> tuple[int, ...] | None:
@@ -609,7 +609,7 @@ class Operator(ABC):
         return None
 
     def spectral_atoms(self) -> SpectralAtoms | None:
-        """Return the spectra whose shifts the columns are, for wavelets that Fourier coefficients are seen of.
+        """Return the spectra of atoms whose shifts the columns are: wavelets seen by Fourier coefficients.
 
         Returns
         -------

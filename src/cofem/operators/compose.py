@@ -106,11 +106,11 @@ class Adjoint(Operator):
     def _row_groups(self) -> np.ndarray | None:
         return self.operator.groups
 
-    def _shifts(self) -> Shifts | None:
-        return self.operator._shifts_of_rows()
+    def _shifted_columns(self) -> Shifts | None:
+        return self.operator._shifted_rows()
 
-    def _shifts_of_rows(self) -> Shifts | None:
-        return self.operator._shifts()
+    def _shifted_rows(self) -> Shifts | None:
+        return self.operator._shifted_columns()
 
     def _sparse_matrix(self) -> scipy.sparse.csr_array | None:
         matrix = self.operator.sparse_matrix()
@@ -419,7 +419,8 @@ class Product(Operator):
             scale = namespace(scale).reshape(scale, indices.shape)
             gram = like_entries_of(self, compose(*left)._local_gram(indices))
             return conj(scale)[:, :, None] * gram * scale[:, None, :]
-        return super()._local_gram(indices)
+        atoms = self.spectral_atoms() if self.facts.column_gram is None else None
+        return super()._local_gram(indices) if atoms is None else atoms.local_gram(indices)
 
     def _circulant_gram(self) -> CirculantGram | None:
         first, *rest = self.factors

@@ -1,4 +1,4 @@
-r"""Dictionaries of shifted atoms that are seen by Fourier coefficients, such as wavelets in magnetic resonance.
+r"""Dictionaries of shifted atoms that are seen by Fourier coefficients, such as wavelets in an MRI scan.
 
 A shift multiplies a spectrum by a phase. So all columns of a subband have the same modulus at each frequency,
 and :math:`\langle\varphi_i, w \varphi_j\rangle`, with weights w of the frequencies, is a function of the two
@@ -82,7 +82,7 @@ class SpectralAtoms:
     @classmethod
     def of(cls, transform: Operator, dictionary: Operator) -> SpectralAtoms | None:
         """Take them from a Fourier transform of all of a grid, and what is transformed."""
-        grid, shifts = transform.fourier_grid(), dictionary.shifts()
+        grid, shifts = transform.fourier_grid(), dictionary.shifted_columns()
         if shifts is None or grid != shifts.shape:
             return None
         spectra = to_numpy(transform.forward(dictionary.columns(shifts.atoms)))
@@ -133,6 +133,36 @@ class SpectralAtoms:
             matrix *= np.conj(scale)[:, None] * scale
         return matrix
 
+    def local_gram(self, indices: np.ndarray) -> np.ndarray:
+        """Return the Gram matrices of small clusters of columns, (K, b, b) for indices of shape (K, b).
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import FFT, Mask, Wavelet
+        >>> Phi = Mask([0, 1, 5], 8) @ FFT(8) @ Wavelet(8, "haar", level=2).T
+        >>> some = Phi.to_dense()[:, [1, 4, 6]]
+        >>> np.allclose(Phi.spectral_atoms().local_gram(np.array([[1, 4, 6]]))[0], some.conj().T @ some)
+        True
+        """
+        shifts, groups = self.shifts, self.shifts.group[indices]
+        found = np.empty((*indices.shape, indices.shape[1]), dtype=np.complex128)
+        present = np.isin(np.arange(len(self.spectra)), groups).tolist()
+        n_rows = self.spectra[0].size if self.squares is None else self.squares.shape[0]
+        for one, other, table in self._tables(self._spread(np.ones(n_rows)), present):
+            stride = int(min(shifts.stride[[one, other]]))
+            # The table is for places of the first less those of the second; the other way it is conjugated.
+            for first, second, turned in ((one, other, False), (other, one, True))[: 1 + (one != other)]:
+                k, i, j = np.nonzero((groups[:, :, None] == first) & (groups[:, None, :] == second))
+                apart = shifts.place[:, indices[k, i]] - shifts.place[:, indices[k, j]]
+                apart = (-apart if turned else apart) // stride
+                values = table[tuple(a % n for a, n in zip(apart, table.shape, strict=True))]
+                found[k, i, j] = np.conj(values) if turned else values
+        if self.scale is not None:
+            scale = self.scale[indices]
+            found *= np.conj(scale)[:, :, None] * scale[:, None, :]
+        return found
+
     def _tables(self, weights: np.ndarray, wanted: list[bool]) -> Iterator[tuple[int, int, np.ndarray]]:
         """Yield ``<phi_i, weights phi_j>`` by place of i less that of j, for pairs of groups.
 
@@ -147,7 +177,8 @@ class SpectralAtoms:
             folded = _folded(np.conj(self.spectra[one]) * weights * self.spectra[others], int(strides[one]))
             flat = folded.reshape(len(others), -1)
             found = flat.shape[1] ** 0.5 * dispatch.ifft(flat, folded.shape[1:])
-            yield from ((one, other, row.reshape(folded.shape[1:])) for other, row in zip(others, found))
+            for other, row in zip(others, found, strict=True):
+                yield one, other, row.reshape(folded.shape[1:])
 
     def _spread(self, weights: np.ndarray) -> np.ndarray:
         return weights if self.squares is None else to_numpy(self.squares.adjoint(weights))

@@ -129,7 +129,7 @@ class Wavelet(Operator):
     def _column_shape(self) -> tuple[int, ...]:
         return self.signal_shape
 
-    def _shifts_of_rows(self) -> Shifts:
+    def _shifted_rows(self) -> Shifts:
         bands = [(band.shape, band.start, band.stride) for band in self.bands]
         return shifts_of_bands(self.signal_shape, bands)
 
