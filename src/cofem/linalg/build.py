@@ -18,6 +18,7 @@ from cofem.linalg.preconditioners import (
     deflated,
     from_bands,
     from_blocks,
+    large_atoms,
     large_columns,
 )
 from cofem.linalg.system import Form, PosteriorSystem
@@ -78,8 +79,11 @@ def build_system(
     >>> system.form, type(system.preconditioner).__name__
     ('primal', 'DiagonalPreconditioner')
     """
+    at_once = right_hand_sides_at_once(phi)
     large: PosteriorPreconditioner | None = None
     with_large = preconditioner == "auto" and form != "primal"
+    if with_large and (atoms := large_atoms(phi, reciprocal(alpha), noise_var)) is not None:
+        return PosteriorSystem(phi, alpha, noise_var, "dual", atoms, at_once)
     if form == "auto":
         if steps is None and may_be_dual(phi):
             # With the columns that stand out in a preconditioner, the dual form takes few steps.
@@ -89,7 +93,6 @@ def build_system(
             )
             steps = expected_steps(phi, alpha, noise_var) if large is None else {}
         form = choose_form(phi, alpha, noise_var, steps)
-    at_once = right_hand_sides_at_once(phi)
     if form == "dual":
         if with_large:
             large = large_columns(phi, reciprocal(alpha), noise_var)
