@@ -105,11 +105,26 @@ def coupled(moment: np.ndarray, weight: float = 0.5) -> np.ndarray:
     return C @ (1 / (C @ moment))
 
 
+def power(moment: np.ndarray, p: float = 0.5, size: int = 12) -> np.ndarray:
+    alpha = np.empty_like(moment)
+    for start in range(0, moment.size, size):
+        m = moment[start : start + size]
+        alpha[start : start + size] = m.size * m ** (p / 2 - 1) / np.sum(m ** (p / 2))
+    return alpha
+
+
 UPDATES = {
     "independent": (cofem.Independent(), lambda m: 1 / m),
     "multi-task": (cofem.MultiTask(), lambda m: 1 / m),
     "block": (cofem.Block(4), blocks_of_four),
+    "power": (cofem.Power(0.5, 12), power),
     "pattern-coupled": (cofem.PatternCoupled(0.5), coupled),
+}
+#: Priors over tasks; the same updates, of second moments that are averaged over the tasks.
+OVER_TASKS = {
+    name: (cofem.MultiTask(prior), update)
+    for name, (prior, update) in UPDATES.items()
+    if name != "multi-task"
 }
 
 #: The combinations that exist; `docs/priors.md` has the same table.
@@ -190,6 +205,101 @@ def test_every_combination_works_or_is_refused_at_the_door(name: str, kind: str,
     assert draws.shape == (3, *post.mean.shape)
     if kind == "nonnegative":
         assert min(post.mean.min(), lower.min(), draws.min()) >= 0
+
+
+@pytest.mark.parametrize("kind", ["real", "complex", "nonnegative"])
+@pytest.mark.parametrize("name", OVER_TASKS)
+@pytest.mark.parametrize("several", [False, True], ids=["one dictionary", "several dictionaries"])
+def test_priors_over_tasks_follow_exact_em(name: str, kind: str, several: bool) -> None:
+    prior, update = OVER_TASKS[name]
+    Phi, Y, _ = make(kind, 3)
+    mean, variance, alpha = exact_em(Phi, Y, update, 6, kind == "nonnegative")
+    data = ([Phi] * 3, list(Y.T)) if several else (Phi, Y)
+    post = cofem.fit(
+        *data,
+        noise_std=NOISE,
+        prior=prior,
+        nonnegative=kind == "nonnegative",
+        method="irls",
+        max_iter=6,
+        tol=0,
+    )
+    np.testing.assert_allclose(post.alpha, alpha, rtol=1e-4)
+    if kind == "nonnegative":
+        mean = np.array([[truncated(m, v)[0] for m, v in zip(c, variance, strict=True)] for c in mean.T]).T
+    np.testing.assert_allclose(post.mean, mean, atol=1e-5 * np.abs(mean).max())
+
+
+@pytest.mark.parametrize("name", OVER_TASKS)
+def test_priors_over_tasks_work_in_analysis_form(name: str) -> None:
+    """With B = 1 the fit is the one without it."""
+    prior, _ = OVER_TASKS[name]
+    Phi, Y, _ = make("real", 3, N=32)
+    plain = cofem.fit(Phi, Y, noise_std=NOISE, prior=prior, method="irls", tol=1e-6, max_iter=500)
+    form = cofem.fit(Phi, Y, noise_std=NOISE, prior=prior, analysis=np.eye(48), tol=1e-6, max_iter=500)
+    np.testing.assert_allclose(form.mean, plain.mean, atol=2e-3)
+
+
+def test_tasks_without_a_joint_prior_are_still_fitted_alone() -> None:
+    Phi, Y, _ = make("real", 3)
+    batch = cofem.fit(Phi, Y, noise_std=NOISE, prior=cofem.Block(4), method="irls")
+    single = cofem.fit(Phi, Y[:, 1], noise_std=NOISE, prior=cofem.Block(4), method="irls")
+    np.testing.assert_array_equal(batch.mean[:, 1], single.mean)
+
+
+@pytest.mark.parametrize("method", ["irls", "cofem", "em"])
+@pytest.mark.parametrize(("p", "same"), [(0, cofem.Independent()), (2, cofem.Block(48))])
+def test_power_at_its_ends_is_independent_and_one_block(p: float, same, method: str) -> None:
+    Phi, Y, _ = make("real", 1)
+    arguments = dict(noise_std=NOISE, method=method, rng=0)
+    power, other = (cofem.fit(Phi, Y[:, 0], prior=prior, **arguments) for prior in (cofem.Power(p), same))
+    assert power.n_iter == other.n_iter
+    np.testing.assert_allclose(power.alpha, other.alpha, rtol=1e-8)
+    np.testing.assert_allclose(power.mean, other.mean, atol=1e-10)
+
+
+@pytest.mark.parametrize("p", [0.25, 1.0, 1.7])
+def test_extrapolated_steps_of_power_end_where_plain_ones_do(p: float) -> None:
+    Phi, Y, _ = make("real", 1)
+    slow, fast = (
+        cofem.fit(
+            Phi,
+            Y[:, 0],
+            noise_std=NOISE,
+            prior=cofem.Power(p),
+            method=cofem.IRLS(accelerate=accelerate),
+            tol=1e-7,
+            max_iter=3000,
+        )
+        for accelerate in (False, True)
+    )
+    assert fast.n_iter < slow.n_iter
+    np.testing.assert_allclose(fast.mean, slow.mean, atol=1e-3 * np.abs(slow.mean).max())
+
+
+def test_power_lets_no_number_overflow() -> None:
+    moment = np.array([0.0, 1e-300, 1e-20, 1.0, 1e20])
+    for kind in (np.float64, np.float32):
+        for p in (0, 0.5, 1, 2):
+            alpha = cofem.Power(p).precisions(moment.astype(kind), cap=1e14)
+            assert alpha.dtype == kind
+            assert (alpha > 0).all()
+            assert (alpha <= 1e14 * (1 + 1e-6)).all()
+    np.testing.assert_array_equal(cofem.Power(1).precisions(np.zeros(3), cap=1e3), np.full(3, 1e3))
+
+
+@pytest.mark.parametrize(
+    ("make_prior", "error", "words"),
+    [
+        (lambda: cofem.Power(-0.1), ValueError, "p must be a number from 0 to 2, got -0.1"),
+        (lambda: cofem.Power("1"), ValueError, "p must be a number from 0 to 2"),
+        (lambda: cofem.MultiTask(cofem.MultiTask()), ValueError, "prior must be one for a single task"),
+        (lambda: cofem.MultiTask(3), TypeError, "prior must be a prior such as"),
+    ],
+)
+def test_priors_that_make_no_sense_are_refused_by_name(make_prior, error, words: str) -> None:
+    with pytest.raises(error, match=re.escape(words)):
+        make_prior()
 
 
 @pytest.mark.parametrize("kind", ["real", "complex"])

@@ -22,6 +22,7 @@ from .priors import Independent as Independent
 from .priors import MultiTask as MultiTask
 from .priors import Neighbours as Neighbours
 from .priors import PatternCoupled as PatternCoupled
+from .priors import Power as Power
 from .status import ConvergenceWarning as ConvergenceWarning
 from .status import Status as Status
 from .status import StatusCode as StatusCode

@@ -40,7 +40,8 @@ from cofem.inference.settings import Settings, check_alpha_init, check_callback,
 from cofem.inference.stages import Runner
 from cofem.operators import Operator, as_operator, block_diag
 from cofem.posterior import Posterior, join_tasks, split_tasks
-from cofem.priors import Block, Independent, Prior
+from cofem.priors import Independent, Prior
+from cofem.priors.multitask import OneAfterAnother
 from cofem.priors.rectified import rectified_moments
 from cofem.status import ConvergenceWarning, Status, StatusCode
 
@@ -379,11 +380,10 @@ def _fit_different(data: Data, settings: Settings, runner: Runner) -> Posterior:
             "analysis=... is not known for lists of dictionaries whose tasks share precisions; give one Phi "
             "and y of shape (N, L), or a prior that does not join tasks"
         )
-    (n_columns,) = columns
     start, count = settings.alpha_init, len(operators)
     joint = replace(
         settings,
-        prior=Block(np.tile(np.arange(n_columns), count)),
+        prior=OneAfterAnother(settings.prior.within_a_task, count),
         alpha_init=start if np.ndim(start) == 0 else np.tile(start, count),
     )
     together = data._replace(Phi=block_diag(operators), y=namespace(*ys).concat(ys))

@@ -5,10 +5,11 @@ from cofem.priors.block import Block
 from cofem.priors.multitask import MultiTask
 from cofem.priors.neighbours import Neighbours
 from cofem.priors.pattern import PatternCoupled
+from cofem.priors.power import Power
 
 #: The priors by name.
 PRIORS: dict[str, type[Prior]] = {
-    prior.name: prior for prior in (Independent, MultiTask, Block, PatternCoupled, Neighbours)
+    prior.name: prior for prior in (Independent, MultiTask, Block, Power, PatternCoupled, Neighbours)
 }
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "MultiTask",
     "Neighbours",
     "PatternCoupled",
+    "Power",
     "Prior",
     "RowLayout",
 ]
