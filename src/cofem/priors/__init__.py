@@ -6,10 +6,11 @@ from cofem.priors.multitask import MultiTask
 from cofem.priors.neighbours import Neighbours
 from cofem.priors.pattern import PatternCoupled
 from cofem.priors.power import Power
+from cofem.priors.sparser import Sparser
 
 #: The priors by name.
 PRIORS: dict[str, type[Prior]] = {
-    prior.name: prior for prior in (Independent, MultiTask, Block, Power, PatternCoupled, Neighbours)
+    prior.name: prior for prior in (Independent, MultiTask, Block, Power, Sparser, PatternCoupled, Neighbours)
 }
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "Power",
     "Prior",
     "RowLayout",
+    "Sparser",
 ]

@@ -74,6 +74,18 @@ class Prior(ABC):
     libraries: ClassVar[tuple[str, ...] | None] = None
 
     @property
+    def label(self) -> str:
+        """The prior in a few words, for tables.
+
+        Examples
+        --------
+        >>> from cofem import Block, MultiTask, Power
+        >>> Power(0.5).label, MultiTask(Block(3)).label
+        ('Power(0.5)', 'MultiTask(Block(3))')
+        """
+        return repr(self)
+
+    @property
     def within_a_task(self) -> Prior:
         """The prior of one task by itself.
 
@@ -84,6 +96,18 @@ class Prior(ABC):
         3
         """
         return self
+
+    @property
+    def starts_from(self) -> Prior | None:
+        """The prior of a fit whose precisions one with this prior starts from; None for the usual start.
+
+        Examples
+        --------
+        >>> from cofem import Independent, Sparser
+        >>> Independent().starts_from, Sparser(2).starts_from
+        (None, Independent())
+        """
+        return None
 
     def check(self, n_columns: int) -> None:  # noqa: B027 (most priors fit any dictionary)
         """Refuse what does not fit a dictionary with so many columns, naming the argument.

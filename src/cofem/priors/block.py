@@ -37,6 +37,11 @@ class Block(Prior):
     averages: ClassVar[bool] = True
     libraries: ClassVar[tuple[str, ...] | None] = ("numpy", "torch")
 
+    @property
+    def label(self) -> str:
+        """The prior in a few words."""
+        return f"Block({self.groups})" if isinstance(self.groups, int) else "Block(groups)"
+
     def check(self, n_columns: int) -> None:
         """Refuse blocks that do not fit the dictionary.
 

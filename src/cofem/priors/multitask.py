@@ -49,6 +49,11 @@ class MultiTask(Prior):
             raise ValueError(f"prior must be one for a single task, got {self.prior!r}")
 
     @property
+    def label(self) -> str:
+        """The prior in a few words."""
+        return f"MultiTask({'' if self.prior == Independent() else self.prior.label})"
+
+    @property
     def is_independent(self) -> bool:  # type: ignore[override]
         """Whether coefficients of a task have precisions of their own."""
         return self.prior.is_independent
@@ -77,6 +82,12 @@ class MultiTask(Prior):
     def within_a_task(self) -> Prior:
         """The prior of one task by itself."""
         return self.prior
+
+    @property
+    def starts_from(self) -> Prior | None:
+        """The prior of a fit that this one starts from, over tasks."""
+        first = self.prior.starts_from
+        return None if first is None else MultiTask(first)
 
     def check(self, n_columns: int) -> None:
         """Refuse what does not fit a dictionary with so many columns.
@@ -139,6 +150,12 @@ class OneAfterAnother(Prior):
     def libraries(self) -> tuple[str, ...] | None:  # type: ignore[override]
         """Array libraries that the update works on."""
         return self.prior.libraries
+
+    @property
+    def starts_from(self) -> Prior | None:
+        """The prior of a fit that this one starts from, over tasks."""
+        first = self.prior.starts_from
+        return None if first is None else OneAfterAnother(first, self.n_tasks)
 
     def check(self, n_columns: int) -> None:
         """Refuse what does not fit the columns of one task."""

@@ -63,6 +63,11 @@ class Power(Prior):
         return None if self.groups is None else Block.libraries
 
     @property
+    def label(self) -> str:
+        """The prior in a few words."""
+        return f"Power({self.p:g})" if self.groups is None else f"Power({self.p:g}, groups)"
+
+    @property
     def is_independent(self) -> bool:  # type: ignore[override]
         """Whether it is the independent prior: at p = 0."""
         return self.p == 0
