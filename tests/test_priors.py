@@ -71,14 +71,14 @@ def truncated(mean: float, variance: float) -> tuple[float, float]:
 
 
 def exact_em(
-    Phi, Y, update, steps: int, nonnegative: bool = False
+    Phi, Y, update, steps: int, nonnegative: bool = False, start: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """EM as in a textbook: dense, all at once; `update` makes alpha from the second moments (D,)."""
     D = Phi.shape[1]
     # The library's start: each column is expected to explain the same share of the data.
     power = np.mean(np.abs(Y) ** 2)
     theta = np.sum(np.abs(Phi) ** 2, axis=0)
-    alpha = theta * D / (Phi.shape[0] * (power - NOISE**2))
+    alpha = theta * D / (Phi.shape[0] * (power - NOISE**2)) if start is None else start
     moment = None
     for _ in range(steps):
         if moment is not None:
@@ -139,8 +139,22 @@ METHODS = {
 
 
 def test_every_prior_is_in_the_table() -> None:
-    # Neighbours are those of the rows of an analysis operator: `tests/test_analysis.py`.
-    assert set(UPDATES) == set(PRIORS) - {"neighbours"}
+    # Neighbours are those of the rows of an analysis operator: `tests/test_analysis.py`. Sparser starts from
+    # another fit: `test_sparser_follows_exact_em`.
+    assert set(UPDATES) == set(PRIORS) - {"neighbours", "sparser"}
+
+
+@pytest.mark.parametrize("kind", ["real", "complex"])
+def test_sparser_follows_exact_em(kind: str) -> None:
+    """Six steps with the independent prior, then six of its own from there."""
+    Phi, Y, _ = make(kind, 1)
+    first = exact_em(Phi, Y, lambda m: 1 / m, 6)[2]
+    mean, _, alpha = exact_em(Phi, Y, lambda m: 2.5 / m, 6, start=first)
+    post = cofem.fit(
+        Phi, Y[:, 0], noise_std=NOISE, prior=cofem.Sparser(2.5), method="irls", max_iter=6, tol=0
+    )
+    np.testing.assert_allclose(post.alpha, alpha, rtol=1e-4)
+    np.testing.assert_allclose(post.mean, mean[:, 0], atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["real", "complex", "nonnegative"])
@@ -293,6 +307,7 @@ def test_power_lets_no_number_overflow() -> None:
     [
         (lambda: cofem.Power(-0.1), ValueError, "p must be a number from 0 to 2, got -0.1"),
         (lambda: cofem.Power("1"), ValueError, "p must be a number from 0 to 2"),
+        (lambda: cofem.Sparser(0.5), ValueError, "strength must be a number of at least 1, got 0.5"),
         (lambda: cofem.MultiTask(cofem.MultiTask()), ValueError, "prior must be one for a single task"),
         (lambda: cofem.MultiTask(3), TypeError, "prior must be a prior such as"),
     ],

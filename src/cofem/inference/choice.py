@@ -75,15 +75,9 @@ class Judged(NamedTuple):
 
     def densities(self, first: int | None = None) -> np.ndarray:
         """Return the log density of each datum in the first parts, at the best share and noise for them."""
-        errors = self.errors[:first]
-        levels = [1.0] if self.known else LEVELS
-        tried = [
-            np.concatenate(
-                [scaled(part, share).log_densities(level * self.noise_var).ravel() for part in errors]
-            )
-            for share in SHARES
-            for level in levels
-        ]
+        whole = joined(self.errors[:first])
+        levels = self.noise_var * (np.ones(1) if self.known else LEVELS)
+        tried = (scaled(whole, share).log_densities(level) for share in SHARES for level in levels)
         return max(tried, key=lambda density: float(np.sum(density)))
 
     @property
@@ -91,6 +85,13 @@ class Judged(NamedTuple):
         """Share of the data outside of their 90 % intervals."""
         count = sum(part.squares.size for part in self.errors)
         return sum(part.outside(self.noise_var, 0.9) for part in self.errors) / count
+
+
+def joined(errors: list[Errors]) -> Errors:
+    """Return the errors of several parts in a row."""
+    squares = [part.squares.ravel() for part in errors]
+    spread = [np.broadcast_to(part.spread, part.squares.shape).ravel() for part in errors]
+    return replace(errors[0], squares=np.concatenate(squares), spread=np.concatenate(spread))
 
 
 def scaled(errors: Errors, share: float) -> Errors:
@@ -127,6 +128,7 @@ class Jury:
         self.problem, self.plan, self.runner, self.drops = problem, plan, runner, drops
         self.parts = self.held_out.parts(problem.n_rows, runner.rng)
         self.judged: list[Judged] = []
+        self.means: list[float] = []
 
     def judge(self, prior: Prior, label: str = "", start: Judged | None = None) -> Judged:
         """Fit the rest of the data for each part, and note how well the part is predicted.
@@ -168,6 +170,7 @@ class Jury:
         applications = (problem.phi.counter.products - products) / 2
         found = found._replace(cost=(applications, seconds))
         self.judged.append(found)
+        self.means.append(float(np.mean(found.densities())))
         return found
 
     def _is_plainly_worse(self, found: Judged) -> bool:
@@ -182,10 +185,8 @@ class Jury:
     @property
     def best(self) -> int:
         """Number of the prior that is best so far, among those judged by all parts."""
-        whole = [
-            i for i, judged in enumerate(self.judged) if len(judged.errors) == len(self.judged[0].errors)
-        ]
-        return max(whole, key=lambda i: float(np.mean(self.judged[i].densities())))
+        whole = [i for i, judged in enumerate(self.judged) if len(judged.errors) == len(self.parts)]
+        return max(whole, key=lambda i: self.means[i])
 
     def comparison(self) -> Comparison:
         """Return the table."""
