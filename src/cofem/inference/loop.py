@@ -253,7 +253,9 @@ def _finish(
         last = Info(end=StatusCode.FAILED, message=why)
     if last.end is not None:
         status = Status(last.end, last.message)
-    troubles, trouble = record.counted(last.trouble), last.trouble or record.trouble
+    # It belongs to the last step, whose own trouble is counted already.
+    troubles = record.troubles if last.trouble == record.trouble else record.counted(last.trouble)
+    trouble = last.trouble or record.trouble
     decisions = record.decisions | last.notes
     return replace(record, state=state, troubles=troubles, trouble=trouble, decisions=decisions), status
 
