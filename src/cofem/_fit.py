@@ -372,7 +372,7 @@ def _posterior(prepared: PreparedProblem, outcome: Outcome, method: Method) -> P
     gaussian = None
     if problem.nonnegative:
         gaussian = (units.apply(transposed(mean)), units.apply(variance, 2))
-        mean, variance = rectified_moments(mean, variance)
+        mean, variance = np.maximum(mean, 0), rectified_moments(mean, variance)[1]
     mean, variance = units.apply(transposed(mean)), units.apply(transposed(variance), 2)
     if mean.ndim == 2 and variance.ndim == 1:
         variance = namespace(variance).repeat(variance[:, None], mean.shape[1], axis=1)

@@ -152,7 +152,9 @@ class Jury:
             errors = []
             for task, one in enumerate(tasks):
                 place = part * len(tasks) + task
-                plan = self.plan if start is None else self.plan._replace(alpha_init=start.alphas[place])
+                plan = self.plan
+                if start is not None:
+                    plan = plan._replace(alpha_init=start.alphas[place], begun=True)
                 names = f"{self.plan.task}/choice/{number}/{part + 1}/{task}", f"choice {number}"
                 # Where the noise is known already, that is a good place to start.
                 guess = self.judged[0].noise[part] if self.judged else None

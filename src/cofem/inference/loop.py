@@ -48,6 +48,8 @@ class Stage(NamedTuple):
         Whether a checkpoint keeps the last state of a stage that is not the fit.
     judge : Judge or None
         Makes figures of where the stage ended, which the outcome and the checkpoint hold.
+    begun : bool
+        Whether `alpha_init` is where the fit ended that this one starts from; see `Problem.first`.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Stage(NamedTuple):
     noise: NoiseRule | None = None
     kept: bool = False
     judge: Judge | None = None
+    begun: bool = False
 
 
 class Watch(Protocol):

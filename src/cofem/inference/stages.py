@@ -55,14 +55,25 @@ class Runner:
 
         With `one_step` it is stopped after the first step.
         """
+        if problem.nonnegative:  # whether it is to be run again must be known when it is resumed
+            stage = stage._replace(kept=True)
+        outcome = self._run_once(problem, method, stage, one_step)
+        if one_step or outcome.status.code in (StatusCode.STOPPED, StatusCode.FAILED):
+            return outcome
+        again = problem.with_constraint(outcome.state.mean)
+        if again is None:
+            return outcome
+        return self._run_once(again, method, stage._replace(name=f"{stage.name}/constraint"), one_step)
+
+    def _run_once(self, problem: Problem, method: Method, stage: Stage, one_step: bool) -> Outcome:
         keeper = self.keeper
         outcome = keeper.take(stage.name, problem)
         if outcome is not None:
             return outcome
-        first = problem.prior.starts_from
-        if first is not None and stage.alpha_init is None and not one_step:
+        first = problem.first
+        if first is not None and not (stage.begun or one_step):
             start = stage._replace(name=f"{stage.name}/start", title="start", kept=True, judge=None)
-            before = self.run(replace(problem, prior=first), method, start)
+            before = self.run(first, method, start)
             if before.status.code in (StatusCode.STOPPED, StatusCode.FAILED):
                 return before
             problem = problem.with_noise(before.problem.noise_var)

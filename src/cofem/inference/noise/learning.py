@@ -52,6 +52,8 @@ class Plan(NamedTuple):
         Most outer steps.
     tol : float or None
         The user's tolerance.
+    begun : bool
+        Whether `alpha_init` is where the fit ended that this one starts from.
     """
 
     task: int
@@ -59,6 +61,7 @@ class Plan(NamedTuple):
     alpha_init: Array | float | None
     max_iter: int
     tol: float | None
+    begun: bool = False
 
     def stage(self, name: str = "fit", noise: NoiseRule | None = None) -> Stage:
         """Return the fit itself as a stage."""
@@ -268,7 +271,7 @@ class HeldOutParts:
             name, title = f"{names[0]}/{turn}", names[1]
             judge = rule.judge_exactly if self.judged else rule.judge
             stage = Stage(name, title, plan.alpha_init, method.default_max_iter, judge=judge)
-            stage = stage._replace(noise=None if given else rule, kept=self.judged)
+            stage = stage._replace(noise=None if given else rule, kept=self.judged, begun=plan.begun)
             outcome = runner.run(seen, method, stage)
             noise_var = outcome.problem.noise_var
             if outcome.status.code is StatusCode.FAILED:
