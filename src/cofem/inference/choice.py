@@ -190,6 +190,20 @@ class Jury:
         whole = [i for i, judged in enumerate(self.judged) if len(judged.errors) == len(self.parts)]
         return max(whole, key=lambda i: self.means[i])
 
+    @property
+    def chosen(self) -> int:
+        """Number of the prior to take: the best, or one that ties coefficients more and is as good.
+
+        As good is within one standard error: of few data several priors are, and the simplest is the safest.
+        """
+        chosen = best = self.best
+        for i, judged in enumerate(self.judged):
+            simpler = judged.prior.restraint > self.judged[chosen].prior.restraint
+            if simpler and len(judged.errors) == len(self.parts):
+                gain = self._gain(judged, self.judged[best])
+                chosen = i if float(np.mean(gain)) > -standard_error(gain) else chosen
+        return chosen
+
     def comparison(self) -> Comparison:
         """Return the table."""
         unit = self.problem.units.data
@@ -212,7 +226,7 @@ class Jury:
                     *judged.cost,
                 )
             )
-        return Comparison(tuple(rows), best)
+        return Comparison(tuple(rows), self.chosen)
 
 
 def search(jury: Jury, operator: Operator) -> None:
@@ -286,7 +300,7 @@ def choose_prior(problem: Problem, operator: Operator, plan: Plan, runner: Runne
         search(jury, operator)
     except Stopped as stop:
         return _cut_short(jury, stop.part.outcome, stop.part.noise_var)
-    best, table = jury.judged[jury.best], jury.comparison()
+    best, table = jury.judged[jury.chosen], jury.comparison()
     count = sum(rows.size for rows in jury.parts)
     turns = "" if len(jury.parts) == 1 else f", {len(jury.parts)} parts in turn"
     note = "" if best.known else f"the noise was learned from {count} data held out{turns}"
@@ -295,7 +309,7 @@ def choose_prior(problem: Problem, operator: Operator, plan: Plan, runner: Runne
 
 def _cut_short(jury: Jury, outcome: Outcome, noise_var: float) -> Chosen:
     """Return what was known when a callback stopped the comparison, or a fit failed."""
-    best = jury.judged[jury.best] if jury.judged else None
+    best = jury.judged[jury.chosen] if jury.judged else None
     prior = Independent() if best is None else best.prior
     found = noise_var if best is None else best.noise_var
     if outcome.status.code is StatusCode.FAILED:

@@ -57,7 +57,8 @@ class Comparison:
     rows : tuple of Compared
         One for each prior, in the order in which they were tried.
     chosen : int
-        Number of the row that is best.
+        Number of the row that was chosen: the one with the largest density or, of those within a standard
+        error of it, the one that ties coefficients to each other most.
 
     Examples
     --------
@@ -77,7 +78,7 @@ class Comparison:
 
     @property
     def best(self) -> Compared:
-        """The row that is best."""
+        """The row that was chosen."""
         return self.rows[self.chosen]
 
     @property
@@ -121,7 +122,7 @@ class Comparison:
         lines = [header]
         for i, row in enumerate(self.rows):
             best = i == self.chosen
-            less = "" if best else f"{row.difference:.3f} +- {row.standard_error:.3f}"
+            less = "" if row.difference == 0 else f"{row.difference:.3f} +- {row.standard_error:.3f}"
             lines.append(
                 [
                     row.label,

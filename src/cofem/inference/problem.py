@@ -130,7 +130,7 @@ class Problem:
         whenever its mean is above zero. Near the limit of what data allow they find what the Gaussians' own
         moments do not. A part of the mean that is negative, and not small, tells which it is.
         """
-        if not self.nonnegative or self.cut_moments:
+        if self.cut_moments:
             return None
         energy = self.phi.column_energy
         below = total(energy * squared_modulus(np.minimum(mean, 0)))

@@ -58,7 +58,8 @@ class Runner:
         if problem.nonnegative:  # whether it is to be run again must be known when it is resumed
             stage = stage._replace(kept=True)
         outcome = self._run_once(problem, method, stage, one_step)
-        if one_step or outcome.status.code in (StatusCode.STOPPED, StatusCode.FAILED):
+        ended = outcome.status.code in (StatusCode.STOPPED, StatusCode.FAILED)
+        if one_step or ended or not problem.nonnegative:
             return outcome
         again = problem.with_constraint(outcome.state.mean)
         if again is None:

@@ -35,6 +35,7 @@ class Block(Prior):
 
     name: ClassVar[str] = "block"
     averages: ClassVar[bool] = True
+    restraint: ClassVar[float] = 1.5
     libraries: ClassVar[tuple[str, ...] | None] = ("numpy", "torch")
 
     @property

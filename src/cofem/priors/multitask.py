@@ -54,6 +54,11 @@ class MultiTask(Prior):
         return f"MultiTask({'' if self.prior == Independent() else self.prior.label})"
 
     @property
+    def restraint(self) -> float:  # type: ignore[override]
+        """How far it ties coefficients of a task to each other, and those of several tasks."""
+        return self.prior.restraint + 0.01
+
+    @property
     def is_independent(self) -> bool:  # type: ignore[override]
         """Whether coefficients of a task have precisions of their own."""
         return self.prior.is_independent

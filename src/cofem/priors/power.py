@@ -68,6 +68,11 @@ class Power(Prior):
         return f"Power({self.p:g})" if self.groups is None else f"Power({self.p:g}, groups)"
 
     @property
+    def restraint(self) -> float:  # type: ignore[override]
+        """How far it ties coefficients to each other: the exponent; a little less with several groups."""
+        return self.p if self.groups is None else 0.9 * self.p
+
+    @property
     def is_independent(self) -> bool:  # type: ignore[override]
         """Whether it is the independent prior: at p = 0."""
         return self.p == 0
