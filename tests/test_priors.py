@@ -261,6 +261,21 @@ def test_priors_over_tasks_work_in_analysis_form(name: str) -> None:
     np.testing.assert_allclose(form.mean, plain.mean, atol=2e-3)
 
 
+def test_mackays_update_for_blocks_over_tasks_ends_where_em_does() -> None:
+    """Its fixed points are EM's: a step from one leads nowhere."""
+    Phi, Y, _ = make("real", 3, N=32)
+    settings = dict(noise_std=NOISE, prior=cofem.MultiTask(cofem.Block(4)))
+    chosen = cofem.fit(Phi, Y, **settings)
+    assert chosen.method == "irls"
+    fast = cofem.fit(Phi, Y, method=cofem.IRLS(update="mackay"), tol=1e-10, max_iter=5000, **settings)
+    slow = cofem.fit(Phi, Y, method=cofem.IRLS(accelerate=True), tol=1e-8, max_iter=5000, **settings)
+    assert fast.n_iter < slow.n_iter
+    np.testing.assert_allclose(fast.mean, slow.mean, atol=1e-3)
+    np.testing.assert_array_equal(chosen.support(), fast.support())
+    with pytest.raises(ValueError, match="update must be"):
+        cofem.IRLS(update="newton")
+
+
 def test_tasks_without_a_joint_prior_are_still_fitted_alone() -> None:
     Phi, Y, _ = make("real", 3)
     batch = cofem.fit(Phi, Y, noise_std=NOISE, prior=cofem.Block(4), method="irls")

@@ -26,6 +26,8 @@ from cofem.status import StatusCode
 EXPONENTS, STRENGTHS = (0.25, 0.5, 1.0), (2.0, 3.0)
 #: Data below which every one of them is held out once, in this many parts.
 FEW_DATA, MANY_PARTS = 100, 10
+#: Parts that priors other than the first are judged by, at most, where data are not few.
+MOST_PARTS = 2
 #: Data from which on a prior may be dropped early, and standard errors by which it must be worse.
 ENOUGH_TO_DROP, PLAINLY = 20, 3.0
 #: Shares of the posterior's spread that are tried for the variances of predictions, since those of
@@ -58,6 +60,8 @@ class Judged(NamedTuple):
         Whether the noise is known.
     cost : tuple of two float
         Applications and seconds.
+    dropped : bool
+        Whether it was plainly worse than another after some parts.
     """
 
     prior: Prior
@@ -67,6 +71,7 @@ class Judged(NamedTuple):
     alphas: list
     known: bool
     cost: tuple[float, float]
+    dropped: bool = False
 
     @property
     def noise_var(self) -> float:
@@ -123,12 +128,12 @@ class Jury:
     """
 
     def __init__(self, problem: Problem, plan: Plan, runner: Runner, drops: bool) -> None:
-        few = problem.n_rows < FEW_DATA
-        self.held_out = HeldOutParts(most_parts=MANY_PARTS if few else 5, judged=True)
+        self.few = problem.n_rows < FEW_DATA
+        self.held_out = HeldOutParts(most_parts=MANY_PARTS if self.few else 5, judged=True)
         self.problem, self.plan, self.runner, self.drops = problem, plan, runner, drops
         self.parts = self.held_out.parts(problem.n_rows, runner.rng)
         self.judged: list[Judged] = []
-        self.means: list[float] = []
+        self.gains: list[float] = []
 
     def judge(self, prior: Prior, label: str = "", start: Judged | None = None) -> Judged:
         """Fit the rest of the data for each part, and note how well the part is predicted.
@@ -148,7 +153,8 @@ class Jury:
         alone = problem.y.ndim == 2 and not prior.joins_tasks
         tasks = [replace(problem, y=y) for y in problem.y] if alone else [problem]
         products, seconds = problem.phi.counter.products, 0.0
-        for part, rows in enumerate(self.parts):
+        parts = self.parts[:MOST_PARTS] if self.judged and self.drops and not self.few else self.parts
+        for part, rows in enumerate(parts):
             errors = []
             for task, one in enumerate(tasks):
                 place = part * len(tasks) + task
@@ -168,11 +174,12 @@ class Jury:
                 seconds += float(fitted.outcome.figures["seconds"])
             found.errors.append(together(errors))
             if self.drops and self.judged and self._is_plainly_worse(found):
+                found = found._replace(dropped=part + 1 < len(parts))
                 break
         applications = (problem.phi.counter.products - products) / 2
         found = found._replace(cost=(applications, seconds))
         self.judged.append(found)
-        self.means.append(float(np.mean(found.densities())))
+        self.gains.append(float(np.mean(self._gain(found, self.judged[0]))))
         return found
 
     def _is_plainly_worse(self, found: Judged) -> bool:
@@ -186,22 +193,24 @@ class Jury:
 
     @property
     def best(self) -> int:
-        """Number of the prior that is best so far, among those judged by all parts."""
-        whole = [i for i, judged in enumerate(self.judged) if len(judged.errors) == len(self.parts)]
-        return max(whole, key=lambda i: self.means[i])
+        """Number of the prior that gains most over the first one so far."""
+        kept = [i for i, judged in enumerate(self.judged) if not judged.dropped]
+        return max(kept, key=lambda i: self.gains[i])
 
     @property
     def chosen(self) -> int:
         """Number of the prior to take: the best, or one that ties coefficients more and is as good.
 
-        As good is within one standard error: of few data several priors are, and the simplest is the safest.
+        As good is within a standard error, or two where data are few: several priors are, and the simplest is
+        the safest.
         """
+        close = 2.0 if self.few else 1.0
         chosen = best = self.best
         for i, judged in enumerate(self.judged):
             simpler = judged.prior.restraint > self.judged[chosen].prior.restraint
-            if simpler and len(judged.errors) == len(self.parts):
+            if simpler and not judged.dropped:
                 gain = self._gain(judged, self.judged[best])
-                chosen = i if float(np.mean(gain)) > -standard_error(gain) else chosen
+                chosen = i if float(np.mean(gain)) > -close * standard_error(gain) else chosen
         return chosen
 
     def comparison(self) -> Comparison:
@@ -244,23 +253,23 @@ def search(jury: Jury, operator: Operator) -> None:
     def over_tasks(prior: Prior) -> Prior:
         return MultiTask(prior) if joint else prior
 
-    def mean(judged: Judged) -> float:
-        return float(np.mean(judged.densities()))
+    def gained(last: float) -> bool:
+        return not jury.judged[-1].dropped and jury.gains[-1] > last
 
-    independent = last = jury.judge(over_tasks(Independent()))
-    exponent = 0.0
+    independent = jury.judge(over_tasks(Independent()))
+    exponent = last = 0.0
     for p in EXPONENTS:
-        next_one = jury.judge(over_tasks(Power(p)))
-        if len(next_one.errors) < len(last.errors) or mean(next_one) <= mean(last):
+        jury.judge(over_tasks(Power(p)))
+        if not gained(last):
             break
-        last, exponent = next_one, p
+        last, exponent = jury.gains[-1], p
     jury.judge(over_tasks(Power(2)), "one precision for all")
-    last = independent
+    last = 0.0
     for strength in STRENGTHS:
-        next_one = jury.judge(over_tasks(Sparser(strength)), start=independent)
-        if len(next_one.errors) < len(last.errors) or mean(next_one) <= mean(last):
+        jury.judge(over_tasks(Sparser(strength)), start=independent)
+        if not gained(last):
             break
-        last = next_one
+        last = jury.gains[-1]
     groups = operator.groups
     if groups is not None and 1 < np.unique(groups).size < operator.shape[1]:
         jury.judge(over_tasks(Block(groups)), "one precision for each natural group")
