@@ -19,6 +19,13 @@ from cofem.status import Status, StatusCode
 logger = logging.getLogger("cofem")
 
 
+class Judge(Protocol):
+    """Who looks at where a stage ended."""
+
+    def __call__(self, problem: Problem, state: State) -> dict[str, np.ndarray]:
+        """Return figures by name."""
+
+
 class Stage(NamedTuple):
     """What a run of the loop is for, where it starts and when it ends.
 
@@ -39,6 +46,10 @@ class Stage(NamedTuple):
         Sets the noise after every step; it must settle as well. None for a noise that is known.
     kept : bool
         Whether a checkpoint keeps the last state of a stage that is not the fit.
+    judge : Judge or None
+        Makes figures of where the stage ended, which the outcome and the checkpoint hold.
+    begun : bool
+        Whether `alpha_init` is where the fit ended that this one starts from; see `Problem.first`.
     """
 
     name: str
@@ -48,6 +59,8 @@ class Stage(NamedTuple):
     tol: float | None = None
     noise: NoiseRule | None = None
     kept: bool = False
+    judge: Judge | None = None
+    begun: bool = False
 
 
 class Watch(Protocol):

@@ -15,10 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import gammaln
 
 from cofem._arrays import Array, is_complex, squared_modulus, to_numpy
 from cofem.inference.base import State
+from cofem.inference.prediction import MOST_DRAWS, Errors
 from cofem.inference.problem import Problem
 from cofem.operators import Operator
 
@@ -30,8 +30,6 @@ NEARLY = 0.5
 ENOUGH = 100
 #: How far the noise moves towards what was found in a step, in logarithms.
 PACE = 0.5
-#: Draws that variances count for where they are exact or come from many: precisions are fitted, too.
-MOST_DRAWS = 8.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,43 +73,3 @@ class FromPredictions:
             float(np.clip(state.carry.draws or MOST_DRAWS, 4.0, MOST_DRAWS)),
             is_complex(self.y),
         )
-
-
-@dataclass(frozen=True)
-class Errors:
-    """Squared errors of predictions, and how large they are expected to be.
-
-    Attributes
-    ----------
-    squares : ndarray of shape (H,) or (L, H)
-        Squared errors.
-    spread : ndarray of shape (H,)
-        Variances of the predictions.
-    draws : float
-        How many draws these come from.
-    of_complex : bool
-        Whether the data are complex.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> errors = Errors(np.array([1.0]), np.array([0.5]), 1e9, of_complex=False)
-    >>> errors.log_densities(0.5).round(4).tolist()  # that of a normal number at one standard deviation
-    [-1.4189]
-    """
-
-    squares: np.ndarray
-    spread: np.ndarray
-    draws: float
-    of_complex: bool
-
-    def log_densities(self, noise_var: float) -> np.ndarray:
-        """Return the log density of each datum at a noise variance."""
-        n = self.draws
-        # Scaled so that the variance is the sum of both.
-        variance = (self.spread + noise_var) * ((n - 1) / n if self.of_complex else (n - 2) / n)
-        ratio = self.squares / variance
-        if self.of_complex:
-            return -np.log(np.pi * variance) - (n + 1) * np.log1p(ratio / n)
-        constant = gammaln((n + 1) / 2) - gammaln(n / 2) - 0.5 * np.log(np.pi * n)
-        return constant - 0.5 * np.log(variance) - (n + 1) / 2 * np.log1p(ratio / n)
