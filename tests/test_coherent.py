@@ -18,7 +18,7 @@ from cofem.linalg.couplings import (
     has_couplings,
 )
 from cofem.linalg.diagonals import Clusters, ContinuedContext, Gate, Pooled, PosteriorContext
-from cofem.linalg.diagonals.clusters import in_clusters, in_tiles
+from cofem.linalg.diagonals.shares import in_clusters, in_tiles
 from cofem.linalg.preconditioners import Deflated, FourierPreconditioner
 from cofem.linalg.preconditioners.deflation import sparse_gram
 from cofem.linalg.system import PosteriorSystem

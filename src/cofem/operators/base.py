@@ -27,6 +27,8 @@ from cofem.operators.transforms import dispatch
 if TYPE_CHECKING:
     import scipy.sparse
 
+    from cofem.operators.spectral_atoms import Shifts, SpectralAtoms
+
 #: Weights of shape (D,) by precision, "float32" or "float64".
 Weights = Callable[[str], DeviceCache]
 
@@ -458,9 +460,9 @@ class Operator(ABC):
         Notes
         -----
         In general every column that occurs is formed, a bounded number at a time. Faster are stored entries,
-        orthonormal columns, diagonal operators, circular and full convolutions, multiples and stacks of
-        these, and their products with orthonormal factors on the left or a diagonal one on the right. A part
-        in single precision answers in single precision.
+        orthonormal columns, diagonal operators, circular and full convolutions, Fourier coefficients of
+        wavelets, multiples and stacks of these, and their products with orthonormal factors on the left or a
+        diagonal one on the right. A part in single precision answers in single precision.
 
         Examples
         --------
@@ -576,6 +578,58 @@ class Operator(ABC):
         kernel = dispatch.from_spectrum(spectrum, bank.shape, real=bank.is_real)
         found = gram_at_offsets(kernel, weights.reshape(bank.shape), offsets)
         return found.reshape(len(offsets), -1)
+
+    def shifted_columns(self) -> Shifts | None:
+        """Return how columns are shifts of a few of them, or None where that is not known.
+
+        Examples
+        --------
+        >>> from cofem.operators import Wavelet
+        >>> Wavelet(4, "haar", level=1).T.shifted_columns().place.tolist()
+        [[0, 2, 0, 2]]
+        """
+        return self._shifted_columns()
+
+    def _shifted_columns(self) -> Shifts | None:
+        return None
+
+    def _shifted_rows(self) -> Shifts | None:
+        return None
+
+    def fourier_grid(self) -> tuple[int, ...] | None:
+        """Return the grid of which the operator is the orthonormal Fourier transform; None for all others.
+
+        Examples
+        --------
+        >>> from cofem.operators import DCT, FFT
+        >>> FFT((2, 4)).fourier_grid(), DCT(4).fourier_grid()
+        ((2, 4), None)
+        """
+        return self._fourier_grid()
+
+    def _fourier_grid(self) -> tuple[int, ...] | None:
+        return None
+
+    def spectral_atoms(self) -> SpectralAtoms | None:
+        """Return the spectra of atoms whose shifts the columns are: wavelets seen by Fourier coefficients.
+
+        Returns
+        -------
+        SpectralAtoms or None
+            With Gram matrices of columns and energies of data, which need no product with Phi; None for
+            other operators.
+
+        Examples
+        --------
+        >>> from cofem.operators import FFT, Mask, Wavelet
+        >>> Phi = Mask([0, 1], 4) @ FFT(4) @ Wavelet(4, "haar", level=1).T
+        >>> Phi.spectral_atoms().spectra.shape  # two bands
+        (2, 4)
+        """
+        return self._spectral_atoms()
+
+    def _spectral_atoms(self) -> SpectralAtoms | None:
+        return None
 
     def stored_matrix(self) -> StoredMatrix | None:
         """Return the NumPy matrix that is all of the operator up to a factor, or None if there is none.

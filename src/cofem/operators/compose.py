@@ -29,6 +29,7 @@ from cofem.operators.circulant import CirculantGram
 from cofem.operators.entries import StoredMatrix, diagonal_moduli, like_entries_of, to_device_of
 from cofem.operators.facts import Facts
 from cofem.operators.filters import BlockCirculantGram, FilterBank
+from cofem.operators.spectral_atoms import Shifts, SpectralAtoms
 
 if TYPE_CHECKING:
     import scipy.sparse
@@ -104,6 +105,12 @@ class Adjoint(Operator):
 
     def _row_groups(self) -> np.ndarray | None:
         return self.operator.groups
+
+    def _shifted_columns(self) -> Shifts | None:
+        return self.operator._shifted_rows()
+
+    def _shifted_rows(self) -> Shifts | None:
+        return self.operator._shifted_columns()
 
     def _sparse_matrix(self) -> scipy.sparse.csr_array | None:
         matrix = self.operator.sparse_matrix()
@@ -239,6 +246,10 @@ class Scaled(_SameAxes):
     def _block_circulant_gram(self) -> BlockCirculantGram | None:
         known = self.operator.block_circulant_gram()
         return None if known is None else known.times(abs(self.scalar) ** 2)
+
+    def _spectral_atoms(self) -> SpectralAtoms | None:
+        known = self.operator.spectral_atoms()
+        return None if known is None else known.times(self.scalar)
 
     def _sparse_matrix(self) -> scipy.sparse.csr_array | None:
         matrix = self.operator.sparse_matrix()
@@ -411,7 +422,8 @@ class Product(Operator):
             scale = namespace(scale).reshape(scale, indices.shape)
             gram = like_entries_of(self, compose(*left)._local_gram(indices))
             return conj(scale)[:, :, None] * gram * scale[:, None, :]
-        return super()._local_gram(indices)
+        atoms = self.spectral_atoms() if self.facts.column_gram is None else None
+        return super()._local_gram(indices) if atoms is None else atoms.local_gram(indices)
 
     def _circulant_gram(self) -> CirculantGram | None:
         first, *rest = self.factors
@@ -454,6 +466,18 @@ class Product(Operator):
         if squares is None or self.device_array is not None:
             return None
         return compose(*rest)._offset_gram(offsets, to_numpy(squares.adjoint(weights)))
+
+    def _spectral_atoms(self) -> SpectralAtoms | None:
+        first, *rest = self.factors
+        *left, last = self.factors
+        if last.facts.diagonal:
+            known = compose(*left).spectral_atoms()
+            ones = np.ones(last.shape[1], dtype=last.dtype)
+            return None if known is None else known.times(last._forward(ones))
+        if first.facts.one_per_row:
+            known = compose(*rest).spectral_atoms()
+            return None if known is None else known.seen_by(first)
+        return None if first.fourier_grid() is None else SpectralAtoms.of(first, compose(*rest))
 
     def _stored_entries(self) -> int:
         *left, last = self.factors

@@ -22,7 +22,7 @@ from cofem.inference.problem import Problem
 from cofem.inference.record import FitInterrupted
 from cofem.inference.stages import Runner
 from cofem.operators import Gradient, Operator, as_operator, vstack
-from cofem.priors import Block, Independent, Neighbours, Prior
+from cofem.priors import Block, Independent, Neighbours, Power, Prior
 from cofem.status import StatusCode
 
 #: Side of the windows along one axis: with 3 and 9 the noise of a yearly series was taken for its signal.
@@ -100,6 +100,26 @@ def candidates(analysis: Any, prior: Prior | None, phi: Operator) -> list[Candid
             both, Neighbours(1, bands="together"), "first and second differences, all of a place together"
         ),
     ]
+
+
+def candidates_among_rows(analysis: Any, phi: Operator) -> list[Candidate]:
+    """Return what is to be judged for ``prior="auto"``: who shares precisions among the rows of an operator.
+
+    Parameters
+    ----------
+    analysis, phi : as for `candidates`
+        For a shape the candidates are those without a prior.
+    """
+    given = candidates(analysis, None, phi)
+    if len(given) > 1:
+        return given
+    operator = given[0].operator
+    priors: list[Prior] = [Independent(), Power(0.5), Power(2)]
+    if operator.row_groups is not None:
+        priors.append(Block(operator.row_groups))
+        if operator.row_places is not None and operator.band_symbols() is not None:
+            priors += [Neighbours(3), Neighbours(1, bands="together")]
+    return [Candidate(operator, prior, prior.label) for prior in priors]
 
 
 def _along_one_axis(shape: tuple[int, ...], both: Operator) -> list[Candidate]:

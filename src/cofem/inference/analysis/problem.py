@@ -81,6 +81,13 @@ class AnalysisProblem(Problem):
         """Return the problem with another noise variance."""
         return replace(self, noise_var=noise_var)
 
+    @property
+    def first(self) -> None:
+        """None: rows start as usual."""
+
+    def with_constraint(self, mean: Array) -> None:
+        """Return None: a constraint has no part in the fit."""
+
     def normalised(self) -> AnalysisProblem:
         """Return the problem itself: rows of B tie columns of Phi to each other."""
         return self
