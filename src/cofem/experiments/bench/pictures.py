@@ -87,9 +87,9 @@ class Pictures(Study):
                 )
                 what = f"{name}: vectors of length D above the data"
                 checks.append(at_most(what, vectors, self.vectors_wanted, number(vectors)))
-                checks.append(
-                    at_least(f"{name}: unseen places in their intervals", hold, 90, number(hold, " %"), " %")
-                )
+                what, text = f"{name}: unseen places in their intervals", number(hold, " %")
+                checks.append(at_least(what, hold, 90, text, " %"))
+                checks.append(at_most(what, hold, 98, text, " %"))
         header = ["places", "time", "steps", "added", "added / vector", "NRMSE", "hold", "noise learned"]
         return Report([Table("The fits:", header, lines)], checks)
 
