@@ -13,7 +13,7 @@ import cofem
 from cofem.inference.analysis import process as process_module
 from cofem.inference.analysis.process import band_whitening, whitening
 from cofem.inference.analysis.spectrum import Window, _Model, learn_spectrum, slope_of
-from cofem.operators import Convolution, Mask
+from cofem.operators import Convolution, Gradient, Mask
 
 
 def season(n: int, seed: int, noise: float = 0.2) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -158,6 +158,16 @@ def test_long_series_are_learned_in_windows() -> None:
     off = (post.mean - u)[~seen]
     assert np.sqrt(np.mean(off**2)) < 0.12
     assert 0.88 < np.mean(np.abs(off) < 1.96 * post.std[~seen]) <= 1.0
+
+
+def test_an_operator_of_the_users_own_is_not_replaced() -> None:
+    _, seen, y = season(60, 0)
+    B = Gradient(60)
+    for prior in (None, "auto"):
+        post = cofem.fit(Mask(seen), y, analysis=B, prior=prior, rng=0)
+        assert post.analysis is not None
+        assert post.analysis.shape == B.shape
+        assert "spectrum" not in str(post.status)
 
 
 def test_other_data_than_samples_have_no_process() -> None:

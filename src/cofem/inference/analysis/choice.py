@@ -36,7 +36,8 @@ PARTS_BESIDE_PROCESS = 2
 class Candidate(NamedTuple):
     """An analysis operator, who shares precisions among its rows, and both in words.
 
-    Where the operator was learned from the data, so were `noise_var` and `n_parameters` numbers in all.
+    Where the operator was learned from the data, so were `noise_var` and `n_parameters` numbers in all. One
+    with `else_process` is judged only where no process can be learned in its place.
     """
 
     operator: Operator
@@ -44,6 +45,7 @@ class Candidate(NamedTuple):
     label: str
     noise_var: float | None = None
     n_parameters: int = 0
+    else_process: bool = False
 
 
 class Chosen(NamedTuple):
@@ -127,7 +129,7 @@ def _along_one_axis(shape: tuple[int, ...], both: Operator) -> list[Candidate]:
     second = Gradient(shape, order=2)
     everywhere = Block(np.zeros(second.shape[0], dtype=np.intp))
     return [
-        Candidate(second, everywhere, "second differences alike everywhere"),
+        Candidate(second, everywhere, "second differences alike everywhere", else_process=True),
         Candidate(both, Neighbours(LONG_WINDOW), f"first and second differences, shared by {LONG_WINDOW}"),
         Candidate(
             both, Neighbours(1, bands="together"), "first and second differences, all of a place together"
@@ -262,8 +264,7 @@ def _warm_start(state: State) -> WarmStart:
 
 def _with_process(problem: Problem, given: list[Candidate]) -> list[Candidate]:
     """Put a process that is learned in the place of second differences alike everywhere, for a series."""
-    shape = given[0].operator.column_shape
-    if len(given) < 2 or shape is None or sum(n > 1 for n in shape) != 1:
+    if not given[0].else_process:
         return given
     try:
         process = learn_process(problem)
