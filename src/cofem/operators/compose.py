@@ -23,13 +23,14 @@ from cofem.operators.agreed import (
     all_sparse,
     common_device_array,
     common_precision,
+    mean_square,
 )
 from cofem.operators.base import FusedGram, Operator, Weights
 from cofem.operators.circulant import CirculantGram
 from cofem.operators.entries import StoredMatrix, diagonal_moduli, like_entries_of, to_device_of
 from cofem.operators.facts import Facts
 from cofem.operators.filters import BlockCirculantGram, FilterBank
-from cofem.operators.spectral_atoms import Shifts, SpectralAtoms
+from cofem.operators.spectral_atoms import SpectralAtoms, atoms_of_product, scaled_atoms
 
 if TYPE_CHECKING:
     import scipy.sparse
@@ -105,12 +106,6 @@ class Adjoint(Operator):
 
     def _row_groups(self) -> np.ndarray | None:
         return self.operator.groups
-
-    def _shifted_columns(self) -> Shifts | None:
-        return self.operator._shifted_rows()
-
-    def _shifted_rows(self) -> Shifts | None:
-        return self.operator._shifted_columns()
 
     def _sparse_matrix(self) -> scipy.sparse.csr_array | None:
         matrix = self.operator.sparse_matrix()
@@ -248,8 +243,7 @@ class Scaled(_SameAxes):
         return None if known is None else known.times(abs(self.scalar) ** 2)
 
     def _spectral_atoms(self) -> SpectralAtoms | None:
-        known = self.operator.spectral_atoms()
-        return None if known is None else known.times(self.scalar)
+        return scaled_atoms(self.operator.spectral_atoms(), self.scalar)
 
     def _sparse_matrix(self) -> scipy.sparse.csr_array | None:
         matrix = self.operator.sparse_matrix()
@@ -419,8 +413,7 @@ class Product(Operator):
             scale = namespace(scale).reshape(scale, indices.shape)
             gram = like_entries_of(self, compose(*left)._local_gram(indices))
             return conj(scale)[:, :, None] * gram * scale[:, None, :]
-        atoms = self.spectral_atoms() if self.facts.column_gram is None else None
-        return super()._local_gram(indices) if atoms is None else atoms.local_gram(indices)
+        return super()._local_gram(indices)
 
     def _circulant_gram(self) -> CirculantGram | None:
         first, *rest = self.factors
@@ -431,7 +424,7 @@ class Product(Operator):
             if known is None:
                 return None
             share = first.facts.column_gram
-            return known.times(_mean_square(first), is_exact=False) if share is None else known.times(share)
+            return known.times(mean_square(first), is_exact=False) if share is None else known.times(share)
         found = first.circulant_gram()
         for factor in rest:
             found = None if found is None else factor._circulant_between(found)
@@ -452,7 +445,7 @@ class Product(Operator):
             known = compose(*rest).block_circulant_gram()
             share = first.facts.column_gram
             if known is not None:
-                return known.times(_mean_square(first) if share is None else share, share is not None)
+                return known.times(mean_square(first) if share is None else share, share is not None)
         return known
 
     def _offset_gram(self, offsets: np.ndarray, weights: np.ndarray) -> np.ndarray | None:
@@ -465,16 +458,7 @@ class Product(Operator):
         return compose(*rest)._offset_gram(offsets, to_numpy(squares.adjoint(weights)))
 
     def _spectral_atoms(self) -> SpectralAtoms | None:
-        first, *rest = self.factors
-        *left, last = self.factors
-        if last.facts.diagonal:
-            known = compose(*left).spectral_atoms()
-            ones = np.ones(last.shape[1], dtype=last.dtype)
-            return None if known is None else known.times(last._forward(ones))
-        if first.facts.one_per_row:
-            known = compose(*rest).spectral_atoms()
-            return None if known is None else known.seen_by(first)
-        return None if first.fourier_grid() is None else SpectralAtoms.of(first, compose(*rest))
+        return atoms_of_product(self.factors)
 
     def _stored_entries(self) -> int:
         *left, last = self.factors
@@ -534,12 +518,6 @@ class Sum(Operator):
 
     def _expression(self) -> str:
         return " + ".join(op._expression() for op in self.terms).replace("+ -", "- ")
-
-
-def _mean_square(operator: Operator) -> float:
-    """Return the mean of the squared norms of the columns of an operator with one entry in each."""
-    norms = to_numpy(operator.column_norms())
-    return float(np.mean(norms.astype(np.float64) ** 2))
 
 
 def compose(*operators: Operator) -> Operator:
