@@ -420,10 +420,9 @@ class Product(Operator):
         # Samples of a signal, or weights of it, keep a share of each column's energy; so do orthonormal
         # columns.
         if first.facts.one_per_row or first.facts.column_gram is not None:
-            known = compose(*rest).circulant_gram()
+            known, share = compose(*rest).circulant_gram(), first.facts.column_gram
             if known is None:
                 return None
-            share = first.facts.column_gram
             return known.times(mean_square(first), is_exact=False) if share is None else known.times(share)
         found = first.circulant_gram()
         for factor in rest:
