@@ -7,7 +7,7 @@ need not.
 from __future__ import annotations
 
 import cmath
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property, reduce
 from itertools import pairwise
 from operator import add as plus
@@ -26,6 +26,7 @@ from cofem.operators.agreed import (
     mean_square,
 )
 from cofem.operators.base import FusedGram, Operator, Weights
+from cofem.operators.boxes import Box
 from cofem.operators.circulant import CirculantGram
 from cofem.operators.entries import StoredMatrix, diagonal_moduli, like_entries_of, to_device_of
 from cofem.operators.facts import Facts
@@ -138,6 +139,9 @@ class _SameAxes(Operator):
     def _row_places(self) -> np.ndarray | None:
         return self.operator.row_places
 
+    def _row_boxes(self) -> tuple[Box, ...] | None:
+        return self.operator.row_boxes
+
     def _stored_entries(self) -> int:
         return self.operator.stored_entries
 
@@ -249,9 +253,16 @@ class Scaled(_SameAxes):
         matrix = self.operator.sparse_matrix()
         return None if matrix is None else self.scalar * matrix
 
+    def _add_weighted_gram(self, weights: np.ndarray, above: dict[int, np.ndarray]) -> bool:
+        factor = weights.dtype.type(abs(self.scalar) ** 2)
+        return self.operator._add_weighted_gram(factor * weights, above)
+
     def _band_symbols(self, basis: str) -> np.ndarray | None:
         symbols = self.operator.band_symbols(basis)
         return None if symbols is None else abs(self.scalar) ** 2 * symbols
+
+    def _each_band_symbol(self, basis: str) -> Iterator[np.ndarray]:
+        return (abs(self.scalar) ** 2 * symbol for symbol in self.operator._each_band_symbol(basis))
 
     def _stored_matrix(self) -> StoredMatrix | None:
         stored = self.operator.stored_matrix()

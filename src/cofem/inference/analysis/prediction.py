@@ -4,9 +4,10 @@ In pictures the error at data that were held out is mostly the posterior's own s
 in the sky it is the noise. So the noise is one under which they are likely, each with the variance
 :math:`v_i` of its own prediction:
 
-.. math:: L(\sigma^2) = \sum_{i \in H} \log t_K(y_i; \varphi_i^H\mu, \sigma^2 + v_i).
+.. math:: L(\sigma^2, c) = \sum_{i \in H} \log t_K(y_i; \varphi_i^H\mu, \sigma^2 + c v_i).
 
-Variances come from K draws, hence Student's distribution in place of the normal one. Where predictions are so
+The number c is there because the posterior's own variances are not quite true: the prior is not, and precisions
+are fitted. Variances come from K draws, hence Student's distribution in place of the normal one. Where predictions are so
 uncertain that any small noise would do, the largest one that is nearly as likely as the best is taken.
 """
 
@@ -15,23 +16,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import gammaln
 
 from cofem._arrays import Array, is_complex, squared_modulus, to_numpy
 from cofem.inference.base import State
+from cofem.inference.prediction import MOST_DRAWS, Errors
 from cofem.inference.problem import Problem
 from cofem.operators import Operator
 
-#: Noise levels that are tried, relative to the data.
-LEVELS = np.geomspace(1e-4, 1.0, 121)
-#: How much less likely than the best noise a larger one may be, in nats.
-NEARLY = 0.5
-#: Data from which on that holds; of fewer, less: one standard error of a few is half of the noise.
-ENOUGH = 100
 #: How far the noise moves towards what was found in a step, in logarithms.
 PACE = 0.5
-#: Draws that variances count for where they are exact or come from many: precisions are fitted, too.
-MOST_DRAWS = 8.0
+#: Steps in which it moves there at once: at first it is a guess.
+AT_ONCE = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,19 +47,23 @@ class FromPredictions:
     def __call__(self, problem: Problem, state: State, settled: bool) -> float:
         """Return the noise variance for the next step."""
         found = self.noise_var(problem, state)
-        return float(np.exp((1 - PACE) * np.log(problem.noise_var) + PACE * np.log(found)))
+        pace = 1.0 if state.carry.steps <= AT_ONCE else PACE
+        return float(np.exp((1 - pace) * np.log(problem.noise_var) + pace * np.log(found)))
 
     def noise_var(self, problem: Problem, state: State) -> float:
         """Return the largest noise variance that is nearly as likely as the best one."""
         errors = self._errors(state)
-        nearly = NEARLY * min(1.0, errors.squares.size / ENOUGH)
-        levels = LEVELS**2 * float(np.mean(to_numpy(squared_modulus(problem.y))))
-        likelihood = np.array([float(np.sum(errors.log_densities(level))) for level in levels])
-        return float(levels[np.flatnonzero(likelihood >= likelihood.max() - nearly)[-1]])
+        power = float(np.mean(to_numpy(squared_modulus(problem.y))))
+        return errors.likely_noise(power, errors.likely_both(errors.likely_noise(power)))
 
-    def log_densities(self, problem: Problem, state: State) -> np.ndarray:
+    def scales(self, problem: Problem, state: State) -> tuple[float, float]:
+        """Return what variances are to be multiplied by to be likely, and for intervals to hold 95 %."""
+        errors = self._errors(state)
+        return errors.likely_scale(problem.noise_var), errors.holding_scale(problem.noise_var)
+
+    def log_densities(self, problem: Problem, state: State, scale: float) -> np.ndarray:
         """Return the log density of each datum that was held out, in nats, in scaled units."""
-        return self._errors(state).log_densities(problem.noise_var).ravel()
+        return self._errors(state).log_densities(problem.noise_var, scale).ravel()
 
     def _errors(self, state: State) -> Errors:
         squares = to_numpy(squared_modulus(self.y - self.phi.forward(state.mean))).astype(np.float64)
@@ -75,43 +74,3 @@ class FromPredictions:
             float(np.clip(state.carry.draws or MOST_DRAWS, 4.0, MOST_DRAWS)),
             is_complex(self.y),
         )
-
-
-@dataclass(frozen=True)
-class Errors:
-    """Squared errors of predictions, and how large they are expected to be.
-
-    Attributes
-    ----------
-    squares : ndarray of shape (H,) or (L, H)
-        Squared errors.
-    spread : ndarray of shape (H,)
-        Variances of the predictions.
-    draws : float
-        How many draws these come from.
-    of_complex : bool
-        Whether the data are complex.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> errors = Errors(np.array([1.0]), np.array([0.5]), 1e9, of_complex=False)
-    >>> errors.log_densities(0.5).round(4).tolist()  # that of a normal number at one standard deviation
-    [-1.4189]
-    """
-
-    squares: np.ndarray
-    spread: np.ndarray
-    draws: float
-    of_complex: bool
-
-    def log_densities(self, noise_var: float) -> np.ndarray:
-        """Return the log density of each datum at a noise variance."""
-        n = self.draws
-        # Scaled so that the variance is the sum of both.
-        variance = (self.spread + noise_var) * ((n - 1) / n if self.of_complex else (n - 2) / n)
-        ratio = self.squares / variance
-        if self.of_complex:
-            return -np.log(np.pi * variance) - (n + 1) * np.log1p(ratio / n)
-        constant = gammaln((n + 1) / 2) - gammaln(n / 2) - 0.5 * np.log(np.pi * n)
-        return constant - 0.5 * np.log(variance) - (n + 1) / 2 * np.log1p(ratio / n)

@@ -30,9 +30,11 @@ from cofem._arrays import (
     to_numpy,
     total,
 )
+from cofem._blocks import blocks, vectors_at_once
 from cofem.inference.base import State
 from cofem.inference.problem import Problem
 from cofem.linalg.build import build_system
+from cofem.linalg.direct import DirectSystem, is_small
 from cofem.operators import Operator
 
 #: Part of the held-out error that the posterior's spread may explain. While coefficients are still on their
@@ -44,6 +46,8 @@ MOST_SPREAD = 0.3
 ENOUGH_FOR_MEDIAN, MEDIAN_OF_SQUARES, HEAVY_TAILS = 20, (0.4549, 0.6931), 0.5
 #: Tolerance of the linear system for the posterior's spread, and its most steps.
 SPREAD_TOL, SPREAD_STEPS = 0.1, 400
+#: Smaller side of a Phi that is not stored up to which variances of predictions are exact.
+EXACT_SIDE = 256
 #: Noise relative to the data below which the working precision sees none.
 LEAST = {"float64": 1e-6, "float32": 1e-4}
 
@@ -127,9 +131,58 @@ class FromHeldOut:
         solved = system.solve(b=namespace(rows).asarray(rows, copy=True), tol=tol, max_iter=SPREAD_STEPS)
         return inner(rows, solved.x) / self.y.shape[-1]
 
+    def judge(self, problem: Problem, state: State) -> dict[str, np.ndarray]:
+        """Return the squared errors, and the variances of predictions as far as the diagonal tells."""
+        spread = spread_of(self.phi, state.variance)
+        squares = self.squares(problem, state)
+        # As much of it as counts for the noise.
+        least = MOST_SPREAD * float(np.mean(squares)) / max(float(np.mean(spread)), 1e-300)
+        return {"squares": squares, "spread": min(1.0, least) * spread}
+
+    def judge_exactly(self, problem: Problem, state: State) -> dict[str, np.ndarray]:
+        """Return the squared errors and the variances of predictions, exact ones where that costs little."""
+        operator = problem.phi.operator
+        cheap = operator.stored_matrix() is not None or min(operator.shape) <= EXACT_SIDE
+        if not (isinstance(problem.y, np.ndarray) and is_small(operator) and cheap):
+            spread = spread_of(self.phi, state.variance)
+        else:
+            system = DirectSystem(operator, state.alpha.astype(np.float64), problem.noise_var)
+            at_once = vectors_at_once(operator.shape[1])
+            parts = blocks(self.phi.shape[0], at_once)
+            rows = (self.phi.rows(np.arange(part.start, part.stop)) for part in parts)
+            spread = np.concatenate([system.variance(part) for part in rows])
+        return {"squares": self.squares(problem, state), "spread": spread}
+
+    def squares(self, problem: Problem, state: State) -> np.ndarray:
+        """Return the squared errors of the predictions, shape (H,) or (L, H)."""
+        points = [problem.point(state.mean, state.variance)]
+        points += [state.mean] if problem.nonnegative else []
+        found = [to_numpy(squared_modulus(self.y - self.phi.forward(point))) for point in points]
+        return min((errors.astype(np.float64) for errors in found), key=np.mean)
+
     def _error(self, point: Array) -> float:
         misfit = self.y - self.phi.forward(point)
         return error_of_most(misfit) if self.local else average(squared_modulus(misfit))
+
+
+def spread_of(rows: Operator, variance: Array) -> np.ndarray:
+    """Return variances of predictions from those of the coefficients alone, shape (H,).
+
+    Rows that were not fitted are in no special relation to the other entries of Sigma. Where squares of the
+    rows are not to be had, all get the mean.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cofem.operators import Dense
+    >>> spread_of(Dense([[1.0, 2.0]]), np.array([0.5, 1.0])).tolist()
+    [4.5]
+    """
+    squared = rows.abs2()
+    if squared is not None:
+        return np.maximum(to_numpy(squared.forward(variance)).astype(np.float64), 0.0)
+    energy = to_numpy(rows.column_norms()).astype(np.float64) ** 2
+    return np.full(rows.shape[0], float(energy @ to_numpy(variance)) / rows.shape[0])
 
 
 def error_of_most(misfit: Array) -> float:

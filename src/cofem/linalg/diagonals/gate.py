@@ -37,6 +37,8 @@ TOLERATED = 0.02
 BEFORE_FALLBACK = 5.0
 #: Error that is pointed out.
 ROUGH = 0.1
+#: First step that is checked where the mean is found by message passing.
+SWEPT_CHECK = 16
 #: Ratio of the mean energies of groups of columns from which on they need numbers of their own.
 DIFFERENT = 3.0
 #: Entries of Phi up to which the exact diagonal is used outright.
@@ -60,8 +62,9 @@ class Verdict(NamedTuple):
     failed: tuple[str, ...] = ()
     #: Estimators that were not tried: the structure of Phi is against them.
     left_out: tuple[str, ...] = ()
-    #: Whether the estimates are exact from now on.
+    #: Whether the estimates are exact from now on, and whether they are those that nothing comes after.
     exact: bool = False
+    last_resort: bool = False
     #: Whether the next estimate is free enough of noise for acceleration, as the estimator says.
     quiet: bool = True
     #: The current estimator's own carry, once it has one.
@@ -149,6 +152,9 @@ class Gate(DiagonalEstimator):
         failed = (*verdict.failed, *verdict.left_out, without)
         return next(estimator for estimator in self.candidates(context) if estimator.name not in failed)
 
+    def _is_last_resort(self, estimator: DiagonalEstimator) -> bool:
+        return estimator.name in (self.fallback.name, Exact.name)
+
     def init(self, context: PosteriorContext, rng: np.random.Generator) -> Verdict:
         """Begin with the fastest estimator."""
         verdict = Verdict()
@@ -168,6 +174,10 @@ class Gate(DiagonalEstimator):
         """Tell whether the exact diagonal is used."""
         return carry.exact
 
+    def trusted(self, carry: Any) -> bool:
+        """Tell whether the estimates were checked, or need no check."""
+        return carry.checks > 0 or carry.last_resort
+
     def right_hand_sides(
         self, context: PosteriorContext, carry: Any, rng: np.random.Generator
     ) -> RightHandSides:
@@ -177,8 +187,11 @@ class Gate(DiagonalEstimator):
         inner = verdict.inner if verdict.started else current.init(context, rng)
         wanted = current.right_hand_sides(context, inner, rng)
         signs, b = None, wanted.b
-        last_resort = current.name in (self.fallback.name, "exact")
-        if verdict.steps + 1 >= verdict.next_check and not last_resort:
+        last_resort = self._is_last_resort(current)
+        # Message passing that settles is no proof, but a good sign: nothing is lost by a later look.
+        first = SWEPT_CHECK if context.swept and not verdict.checks else 0
+        due = context.last or verdict.steps + 1 >= max(verdict.next_check, first)
+        if due and not last_resort:
             count = n_check_probes(context)
             signs = draw_signs(count, context.alpha.shape[0], rng)
             # With the mean where memory allows; else one after the other, when there is less else to keep.
@@ -186,7 +199,8 @@ class Gate(DiagonalEstimator):
                 probes = _scaled(context, signs)
                 b = probes if b is None else namespace(b).concat([b, probes])
         n_wanted = sum(part.shape[0] for part in (wanted.v, wanted.b) if part is not None)
-        return RightHandSides(wanted.v, b, _Requested(current, inner, wanted, n_wanted, signs))
+        requested = _Requested(current, inner, wanted, n_wanted, signs)
+        return RightHandSides(wanted.v, b, requested, wanted.exchange)
 
     def estimate(
         self, context: PosteriorContext, carry: Any, rhs: RightHandSides, x: Array
@@ -223,7 +237,9 @@ class Gate(DiagonalEstimator):
                 estimate = DiagonalEstimate(value, estimate.uncertainty, used="check probes")
         following = self._current(context, verdict)
         verdict = verdict._replace(
-            exact=following.name == "exact", quiet=following.quiet(verdict.inner) if verdict.started else True
+            exact=following.name == "exact",
+            last_resort=self._is_last_resort(following),
+            quiet=following.quiet(verdict.inner) if verdict.started else True,
         )
         return DiagonalEstimate(
             estimate.value,
