@@ -1069,7 +1069,7 @@ class Operator(ABC):
         return self._adjoint_operator()
 
     def _adjoint_operator(self) -> Operator:
-        from cofem.operators.compose import Adjoint
+        from cofem.operators.adjoints import Adjoint
 
         return Adjoint(self)
 
@@ -1101,7 +1101,7 @@ class Operator(ABC):
         return self._conjugate_operator() if self.is_complex else self
 
     def _conjugate_operator(self) -> Operator:
-        from cofem.operators.compose import Conjugate
+        from cofem.operators.adjoints import Conjugate
 
         return Conjugate(self)
 
