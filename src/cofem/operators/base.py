@@ -579,19 +579,16 @@ class Operator(ABC):
         found = gram_at_offsets(kernel, weights.reshape(bank.shape), offsets)
         return found.reshape(len(offsets), -1)
 
-    def shifted_columns(self) -> Shifts | None:
-        """Return how columns are shifts of a few of them, or None where that is not known.
+    def shifted_rows(self) -> Shifts | None:
+        """Return how rows are shifts of a few of them, or None where that is not known.
 
         Examples
         --------
         >>> from cofem.operators import Wavelet
-        >>> Wavelet(4, "haar", level=1).T.shifted_columns().place.tolist()
+        >>> Wavelet(4, "haar", level=1).shifted_rows().place.tolist()
         [[0, 2, 0, 2]]
         """
-        return self._shifted_columns()
-
-    def _shifted_columns(self) -> Shifts | None:
-        return None
+        return self._shifted_rows()
 
     def _shifted_rows(self) -> Shifts | None:
         return None
@@ -1072,7 +1069,7 @@ class Operator(ABC):
         return self._adjoint_operator()
 
     def _adjoint_operator(self) -> Operator:
-        from cofem.operators.compose import Adjoint
+        from cofem.operators.adjoints import Adjoint
 
         return Adjoint(self)
 
@@ -1104,7 +1101,7 @@ class Operator(ABC):
         return self._conjugate_operator() if self.is_complex else self
 
     def _conjugate_operator(self) -> Operator:
-        from cofem.operators.compose import Conjugate
+        from cofem.operators.adjoints import Conjugate
 
         return Conjugate(self)
 

@@ -101,6 +101,9 @@ def local_gram(operator: Operator, indices: np.ndarray) -> Array:
         power = squared_modulus(take(operator.forward(ones), indices.reshape(-1), axis=0))
         power = namespace(power).reshape(power, (*indices.shape, 1))
         return equal_places(operator, indices) * power
+    atoms = operator.spectral_atoms()
+    if atoms is not None:
+        return atoms.local_gram(indices)
     return gram_of_columns(operator._columns, operator.shape[0], indices)
 
 

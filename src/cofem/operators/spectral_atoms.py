@@ -7,7 +7,7 @@ subbands and of the offset between the two places: one Fourier transform for eac
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
@@ -82,7 +82,8 @@ class SpectralAtoms:
     @classmethod
     def of(cls, transform: Operator, dictionary: Operator) -> SpectralAtoms | None:
         """Take them from a Fourier transform of all of a grid, and what is transformed."""
-        grid, shifts = transform.fourier_grid(), dictionary.shifted_columns()
+        grid = transform.fourier_grid()
+        shifts = None if grid is None else dictionary.H.shifted_rows()
         if shifts is None or grid != shifts.shape:
             return None
         spectra = to_numpy(transform.forward(dictionary.columns(shifts.atoms)))
@@ -95,7 +96,7 @@ class SpectralAtoms:
             return None
         return replace(self, squares=squares if self.squares is None else squares @ self.squares)
 
-    def times(self, scale: Array | float) -> SpectralAtoms:
+    def times(self, scale: Array | complex) -> SpectralAtoms:
         """Return them for columns that are multiplied by `scale`, one number or one for each."""
         scale = np.abs(to_numpy(scale)) if np.ndim(scale) == 0 else to_numpy(scale)
         if np.ndim(scale) == 0:
@@ -185,6 +186,26 @@ class SpectralAtoms:
 
     def _squared_scale(self, g: np.ndarray) -> np.ndarray:
         return g if self.scale is None else g * np.abs(self.scale) ** 2
+
+
+def atoms_of_product(factors: Sequence[Operator]) -> SpectralAtoms | None:
+    """Return the atoms of a product of operators, or None where it is not of this kind."""
+    first, *rest = factors
+    *left, last = factors
+    if not rest:
+        return first.spectral_atoms()
+    if last.facts.diagonal:
+        ones = np.ones(last.shape[1], dtype=last.dtype)
+        return scaled_atoms(atoms_of_product(left), last.forward(ones))
+    if first.facts.one_per_row:
+        known = atoms_of_product(rest)
+        return None if known is None else known.seen_by(first)
+    return SpectralAtoms.of(first, last) if len(rest) == 1 else None
+
+
+def scaled_atoms(atoms: SpectralAtoms | None, scale: Array | complex) -> SpectralAtoms | None:
+    """Return the atoms, if there are any, of columns that are multiplied by `scale`."""
+    return None if atoms is None else atoms.times(scale)
 
 
 def _folded(spectra: np.ndarray, stride: int) -> np.ndarray:
