@@ -13,7 +13,15 @@ from typing import NamedTuple
 import numpy as np
 
 from cofem.inference.comparison import Compared, Comparison, standard_error
-from cofem.inference.noise.learning import HeldOutParts, Learned, Part, Plan, with_few_data
+from cofem.inference.noise.learning import (
+    FromTheFit,
+    HeldOutParts,
+    Learned,
+    Part,
+    Plan,
+    has_plenty,
+    with_few_data,
+)
 from cofem.inference.prediction import Errors
 from cofem.inference.problem import Problem
 from cofem.inference.record import Outcome
@@ -310,6 +318,8 @@ def choose_prior(problem: Problem, operator: Operator, plan: Plan, runner: Runne
     except Stopped as stop:
         return _cut_short(jury, stop.part.outcome, stop.part.noise_var)
     best, table = jury.judged[jury.chosen], jury.comparison()
+    if has_plenty(problem) and not best.known:  # the fit learns the noise as it goes, as it would by itself
+        return Chosen(best.prior, FromTheFit().learn(problem, plan, runner), table)
     count = sum(rows.size for rows in jury.parts)
     turns = "" if len(jury.parts) == 1 else f", {len(jury.parts)} parts in turn"
     note = "" if best.known else f"the noise was learned from {count} data held out{turns}"
