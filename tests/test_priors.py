@@ -267,11 +267,13 @@ def test_mackays_update_for_blocks_over_tasks_ends_where_em_does() -> None:
     settings = dict(noise_std=NOISE, prior=cofem.MultiTask(cofem.Block(4)))
     chosen = cofem.fit(Phi, Y, **settings)
     assert chosen.method == "irls"
-    fast = cofem.fit(Phi, Y, method=cofem.IRLS(update="mackay"), tol=1e-10, max_iter=5000, **settings)
     slow = cofem.fit(Phi, Y, method=cofem.IRLS(accelerate=True), tol=1e-8, max_iter=5000, **settings)
-    assert fast.n_iter < slow.n_iter
-    np.testing.assert_allclose(fast.mean, slow.mean, atol=1e-3)
-    np.testing.assert_array_equal(chosen.support(), fast.support())
+    assert chosen.n_iter < slow.n_iter
+    np.testing.assert_allclose(chosen.mean, slow.mean, atol=1e-2)
+    np.testing.assert_array_equal(chosen.support(), slow.support())
+    step = dict(alpha_init=slow.alpha, max_iter=2, tol=0)
+    after = cofem.fit(Phi, Y, method=cofem.IRLS(update="mackay"), **step, **settings)
+    np.testing.assert_allclose(after.mean, slow.mean, atol=1e-5)
     with pytest.raises(ValueError, match="update must be"):
         cofem.IRLS(update="newton")
 

@@ -13,7 +13,15 @@ from typing import NamedTuple
 import numpy as np
 
 from cofem.inference.comparison import Compared, Comparison, standard_error
-from cofem.inference.noise.learning import HeldOutParts, Learned, Part, Plan, with_few_data
+from cofem.inference.noise.learning import (
+    FromTheFit,
+    HeldOutParts,
+    Learned,
+    Part,
+    Plan,
+    has_plenty,
+    with_few_data,
+)
 from cofem.inference.prediction import Errors
 from cofem.inference.problem import Problem
 from cofem.inference.record import Outcome
@@ -26,6 +34,8 @@ from cofem.status import StatusCode
 EXPONENTS, STRENGTHS = (0.25, 0.5, 1.0), (2.0, 3.0)
 #: Data below which every one of them is held out once, in this many parts.
 FEW_DATA, MANY_PARTS = 100, 10
+#: Standard errors below the best within which a prior is as good, where data are few.
+AS_GOOD = 2.0
 #: Parts that priors other than the first are judged by, at most, where data are not few.
 MOST_PARTS = 2
 #: Data from which on a prior may be dropped early, and standard errors by which it must be worse.
@@ -199,18 +209,16 @@ class Jury:
 
     @property
     def chosen(self) -> int:
-        """Number of the prior to take: the best, or one that ties coefficients more and is as good.
+        """Number of the prior to take: the best or, of few data, one that ties coefficients more.
 
-        As good is within a standard error, or two where data are few: several priors are, and the simplest is
-        the safest.
+        Of few data several priors are within two standard errors of the best, and the simplest is the safest.
         """
-        close = 2.0 if self.few else 1.0
         chosen = best = self.best
         for i, judged in enumerate(self.judged):
             simpler = judged.prior.restraint > self.judged[chosen].prior.restraint
-            if simpler and not judged.dropped:
+            if self.few and simpler and not judged.dropped:
                 gain = self._gain(judged, self.judged[best])
-                chosen = i if float(np.mean(gain)) > -close * standard_error(gain) else chosen
+                chosen = i if float(np.mean(gain)) > -AS_GOOD * standard_error(gain) else chosen
         return chosen
 
     def comparison(self) -> Comparison:
@@ -310,6 +318,8 @@ def choose_prior(problem: Problem, operator: Operator, plan: Plan, runner: Runne
     except Stopped as stop:
         return _cut_short(jury, stop.part.outcome, stop.part.noise_var)
     best, table = jury.judged[jury.chosen], jury.comparison()
+    if has_plenty(problem) and not best.known:  # the fit learns the noise as it goes, as it would by itself
+        return Chosen(best.prior, FromTheFit().learn(problem, plan, runner), table)
     count = sum(rows.size for rows in jury.parts)
     turns = "" if len(jury.parts) == 1 else f", {len(jury.parts)} parts in turn"
     note = "" if best.known else f"the noise was learned from {count} data held out{turns}"

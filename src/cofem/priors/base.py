@@ -78,7 +78,7 @@ class Prior(ABC):
     #: Whether precisions are means over several coefficients, so that errors of single ones average out.
     averages: ClassVar[bool] = False
     #: How far it ties coefficients to each other, from 0 (not at all) to 2 (one precision for all): of priors
-    #: that predict equally well, the one that ties more is chosen.
+    #: that predict few data equally well, the one that ties more is chosen.
     restraint: ClassVar[float] = 0.0
     #: Array libraries that the update works on, such as ``("numpy", "torch")``; None for any.
     libraries: ClassVar[tuple[str, ...] | None] = None

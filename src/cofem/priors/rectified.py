@@ -96,7 +96,7 @@ def rectified_interval(level: float, mean: Array, variance: Array) -> tuple[Arra
     >>> import numpy as np
     >>> lower, upper = rectified_interval(0.9, np.array([-1.0, 0.0, 1.0, 9.0]), np.ones(4))
     >>> lower.round(2).tolist(), upper.round(2).tolist()
-    ([0.0, 0.0, 0.0, 7.36], [1.14, 1.64, 2.38, 10.64])
+    ([0.0, 0.0, 0.0, 7.36], [1.15, 1.64, 2.38, 10.64])
     """
     mu, sigma = np.asarray(mean, dtype=np.float64), np.sqrt(np.asarray(variance, dtype=np.float64))
     half = sigma * ndtri(0.5 * (1 + level * ndtr(mu / sigma)))

@@ -117,10 +117,12 @@ class NoiseStrategy(Protocol):
 
 def choose_strategy(problem: Problem, method: Method) -> NoiseStrategy:
     """Return the strategy that suits a problem."""
-    plenty = problem.n_rows >= max(ENOUGH_DATA * problem.n_columns, ENOUGH_FOR_EVIDENCE)
-    if plenty and method.any_prior:
-        return FromTheFit()
-    return HeldOutParts()
+    return FromTheFit() if has_plenty(problem) and method.any_prior else HeldOutParts()
+
+
+def has_plenty(problem: Problem) -> bool:
+    """Tell whether the evidence is enough to learn the noise from."""
+    return problem.n_rows >= max(ENOUGH_DATA * problem.n_columns, ENOUGH_FOR_EVIDENCE)
 
 
 def least_from_few(problem: Problem) -> float:
