@@ -23,7 +23,7 @@ def symmetric(above: dict[int, np.ndarray]) -> scipy.sparse.dia_array:
     """
     n, dtype = above[0].size, above[0].dtype
     data = np.empty((2 * len(above) - 1, n), dtype)
-    offsets = []
+    offsets: list[int] = []
     for offset, diagonal in sorted(above.items()):
         data[len(offsets)] = diagonal
         offsets.append(offset)

@@ -21,14 +21,14 @@ from cofem.status import StatusCode
 
 #: Degrees of freedom of a row, and precisions relative to the largest, below which nothing is left of it.
 LEAST_FREEDOM, LEAST_PRECISION = 1e-12, 1e-20
-#: Change of the mean in a step, relative to the posterior's spread, that is small enough where nothing is drawn.
+#: Change of the mean in a step, relative to the posterior's spread, that is small enough if nothing is drawn.
 SMALL_CHANGE_IF_EXACT = 0.01
-#: Steps at the start in which precisions of a band change by one factor, and the least part of a band that data
-#: are taken to determine in these.
+#: Steps at the start in which precisions of a band change by one factor, and the least part of a band that
+#: data are taken to determine in these.
 WHOLE_BANDS, DETERMINED = 4, 0.02
 #: Largest factor by which an update is lengthened.
 LONGEST = 30.0
-#: Draws that variances pooled over neighbours are worth, where they are weighed against those of a place itself.
+#: Draws that variances pooled over neighbours are worth, where they are weighed against those of a place.
 POOLED_FROM = 16
 #: Draws that the variances of the result come from, where they are pooled over neighbours and where not.
 FINAL_DRAWS, FINAL_DRAWS_ALONE = 8, 32
@@ -56,11 +56,11 @@ class Pace(NamedTuple):
     full_steps: int
 
 
-#: Where data see single places; where they are as many as unknowns, but sums over places (a blur); where they are
-#: fewer (Fourier coefficients). In the last case averages over steps and a start with whole bands keep fits from
-#: finding edges: a phantom of 32 x 32 pixels ended with an error of 24 % in place of 16 %.
+#: Where data see single places; where they are as many as unknowns, but sums over places (a blur); where they
+#: are fewer (Fourier coefficients). In the last case averages over steps and a start with whole bands keep
+#: fits from finding edges: a phantom of 32 x 32 pixels ended with an error of 24 % in place of 16 %.
 OF_PLACES = Pace((1, 2), 0.25, 0.045, True, 0.06, 8, 0, 14)
-OF_SUMS = Pace((3, 3), 0.5, 0.038, True, 0.03, 10, 8, 24)
+OF_SUMS = Pace((4, 4), 0.75, 0.05, True, 0.03, 10, 8, 24)
 OF_FEW_SUMS = Pace((3, 6), 1.0, 0.07, False, 1e-3, 10, 16, 14)
 
 
@@ -76,8 +76,8 @@ class Carry(NamedTuple):
     predicted: Array | None = None
     #: How many draws these come from; 0 if they are exact.
     draws: float = 0.0
-    #: Variances of rows and places, relative to what they would be if A were its diagonal, averaged over steps,
-    #: shapes (M,) and (D,); None if unknown.
+    #: Variances of rows and places, relative to what they would be if A were its diagonal, averaged over
+    #: steps, shapes (M,) and (D,); None if unknown.
     ratios: tuple[Array | None, Array | None] = (None, None)
 
 
@@ -104,8 +104,7 @@ class AnalysisEM(Method):
     Parameters
     ----------
     draws : int, optional
-        Draws from the posterior in each step: by default one where the prior averages over neighbours, else two
-        to six.
+        Draws from the posterior in each step: by default one to six; see `Pace`.
     final_draws : int, optional
         Draws that the variances of the result come from: by default 8 where they are pooled over neighbours,
         else 32.
@@ -220,8 +219,9 @@ class AnalysisEM(Method):
             place_ratio = _mixed(variance / places, old[1], share)
             variance = place_ratio * places
         if _predicts_places(problem):
-            assert problem.held_out is not None
-            predicted, draws = problem.held_out.abs2().forward(variance), MANY
+            squares = None if problem.held_out is None else problem.held_out.abs2()
+            assert squares is not None
+            predicted, draws = squares.forward(variance), MANY
         elif before is not None and before.predicted is not None and draws:
             predicted = _mixed(predicted, before.predicted, share)
             # What an average with such weights is worth: the inverse of the sum of their squares.
@@ -262,8 +262,9 @@ class AnalysisEM(Method):
             info = Info(trouble=trouble, end=StatusCode.MAX_ITER, message=f"the last mean: {trouble}")
         if judged:
             total = found.draws + carry.draws
-            mixed = (found.draws * found.predicted + carry.draws * carry.predicted) / total
-            carry = carry._replace(predicted=mixed, draws=total)
+            assert found.predicted is not None
+            predicted = _mixed(found.predicted, carry.predicted, found.draws / total)
+            carry = carry._replace(predicted=predicted, draws=total)
         return replace(state, mean=found.mean, variance=found.variance, carry=carry), info
 
     def first_noise(self, problem: AnalysisProblem) -> float:
@@ -337,11 +338,11 @@ class AnalysisEM(Method):
         assert row_variance is not None
         variance, row_variance = variance / draws, row_variance / draws
         if inverse is not None:
-            # The variance of a place given its neighbours is known; its mean given them is drawn (Siden et al.
-            # 2018). Of the latter, the size relative to the former is much alike from place to place.
+            # The variance of a place given its neighbours is known; its mean given them is drawn (Siden et
+            # al. 2018). Of the latter, the size relative to the former is alike from place to place.
             apart, weight = variance / inverse, draws / (draws + POOLED_FROM)
             variance = inverse * (1 + weight * apart + (1 - weight) * rows.pooled_places(apart))
-        if direct:
+        if predicted is not None:
             predicted = predicted / draws
         mean = namespace(mean).reshape(mean, (*problem.y.shape[:-1], -1))
         roughly = (rows.rough_variance(system.diagonal), inverse)
@@ -356,7 +357,7 @@ def pace_of(problem: AnalysisProblem) -> Pace:
 
 
 def _are_alike(problem: AnalysisProblem) -> bool:
-    """Tell whether variances of neighbours are alike, relative to what they would be if A were its diagonal."""
+    """Tell whether variances of neighbours are alike, relative to those if A were its diagonal."""
     rows, phi = problem.rows, problem.phi
     if rows.grid is None or not rows.diagonal_is_exact or not phi.column_norms_exact:
         return False

@@ -6,9 +6,13 @@ in the sky it is the noise. So the noise is one under which they are likely, eac
 
 .. math:: L(\sigma^2, c) = \sum_{i \in H} \log t_K(y_i; \varphi_i^H\mu, \sigma^2 + c v_i).
 
-The number c is there because the posterior's own variances are not quite true: the prior is not, and precisions
-are fitted. Variances come from K draws, hence Student's distribution in place of the normal one. Where predictions are so
-uncertain that any small noise would do, the largest one that is nearly as likely as the best is taken.
+The number c is there because the posterior's own variances are not quite true: the prior is not, and
+precisions are fitted. Variances come from K draws, hence Student's distribution in place of the normal one.
+Where predictions are so uncertain that any small noise would do, the largest one that is nearly as likely as
+the best is taken.
+
+Another number is the one by which variances of the result are multiplied, so that 95 % intervals hold 95 % of
+what was held out.
 """
 
 from __future__ import annotations
@@ -31,8 +35,8 @@ SCALES = np.geomspace(0.5, 2.0, 13)
 #: Turns in which both are found from each other, and factors of the noise variance that are tried in one.
 ROUNDS, NEAR = 4, np.geomspace(0.7, 1.4, 5)
 EXPECTED = 0.4
-#: Part of the data that intervals are to hold, and the smallest part of the variance of a prediction that is the
-#: posterior's own, at which data say how large it should be.
+#: Part of the data that intervals are to hold, and the smallest part of the variance of a prediction that is
+#: the posterior's own, at which data say how large it should be.
 LEVEL, OWN = 0.95, 0.1
 #: How much less likely than the best noise a larger one may be, in nats.
 NEARLY = 0.5

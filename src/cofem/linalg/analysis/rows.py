@@ -165,7 +165,7 @@ class Rows:
         return None if squares is None else squares.forward(reciprocal(diagonal))
 
     def pooled(self, values: Array) -> Array:
-        """Average numbers of rows, shape (M,), over the same band at neighbouring places, where there are some."""
+        """Average numbers of rows, shape (M,), over neighbours in the same band, where there are some."""
         grid, places = self.grid, self.operator.row_places
         if grid is None or places is None or not _is_assigned_to(values):
             return values

@@ -31,8 +31,8 @@ from cofem.operators.dictionary import Dictionary
 #: neighbours: the mean was off by 1.8 standard deviations at most without a delay, 1.0 with 3, 0.3 with 6;
 #: the RMSE was .213, .185, .166; products were 1, 3 and 6 times as many.
 DELAY, WAVES_DELAY = 10, 1
-#: Unknowns up to which ``B^H diag(alpha) B`` is kept by its diagonals, 13 for first and second differences of a
-#: picture: a product takes 0.2 in place of 0.85 ms at 256 x 256, 1.4 in place of 4.2 ms at 512 x 512.
+#: Unknowns up to which ``B^H diag(alpha) B`` is kept by its diagonals, 13 for first and second differences of
+#: a picture: a product takes 0.2 in place of 0.85 ms at 256 x 256, 1.4 in place of 4.2 ms at 512 x 512.
 MOST_FOR_DIAGONALS = 2**19
 
 
