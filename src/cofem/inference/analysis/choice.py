@@ -88,8 +88,8 @@ def candidates(analysis: Any, prior: Prior | None, phi: Operator) -> list[Candid
     shared = Candidate(both, Neighbours(3), "first and second differences, shared by neighbours")
     if not phi.facts.one_per_row and phi.shape[0] >= phi.shape[1]:
         # Predictions of pixels that are blurred say next to nothing about single ones: of six pictures of
-        # galaxies the log density differed by 0.003 nats a datum, the error by a tenth, the share of pixels in
-        # 95 % intervals by a third.
+        # galaxies the log density differed by 0.003 nats a datum, the error by a tenth, the share of pixels
+        # in 95 % intervals by a third.
         return [shared]
     apart = Neighbours(1, bands="together")
     return [shared, Candidate(both, apart, "first and second differences, all of a place together")]
