@@ -95,8 +95,7 @@ class Scaled(SameAxes):
         return None if matrix is None else self.scalar * matrix
 
     def _add_weighted_gram(self, weights: np.ndarray, above: dict[int, np.ndarray]) -> bool:
-        factor = weights.dtype.type(abs(self.scalar) ** 2)
-        return self.operator._add_weighted_gram(factor * weights, above)
+        return self.operator._add_weighted_gram(weights * weights.dtype.type(abs(self.scalar) ** 2), above)
 
     def _band_symbols(self, basis: str) -> np.ndarray | None:
         symbols = self.operator.band_symbols(basis)

@@ -96,12 +96,14 @@ def candidates(analysis: Any, prior: Prior | None, phi: Operator) -> list[Candid
         return [Candidate(both, prior, "first and second differences, with the prior that was given")]
     if sum(n > 1 for n in shape) == 1 and max(shape) > 2:
         return _along_one_axis(shape, both)
-    return [
-        Candidate(both, Neighbours(3), "first and second differences, shared by neighbours"),
-        Candidate(
-            both, Neighbours(1, bands="together"), "first and second differences, all of a place together"
-        ),
-    ]
+    shared = Candidate(both, Neighbours(3), "first and second differences, shared by neighbours")
+    if not phi.facts.one_per_row and phi.shape[0] >= phi.shape[1]:
+        # Predictions of pixels that are blurred say next to nothing about single ones: of six pictures of
+        # galaxies the log density differed by 0.003 nats a datum, the error by a tenth, the share of pixels
+        # in 95 % intervals by a third.
+        return [shared]
+    apart = Neighbours(1, bands="together")
+    return [shared, Candidate(both, apart, "first and second differences, all of a place together")]
 
 
 def candidates_among_rows(analysis: Any, phi: Operator) -> list[Candidate]:
@@ -184,8 +186,7 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
     for number, candidate in enumerate(given, 1):
         whole = AnalysisProblem.of(problem, candidate.operator, candidate.prior)
         judged = _Judged(whole, [], [], [], None)
-        assert isinstance(plan.method, AnalysisEM)
-        first = plan.method.first_noise(whole) * power
+        first = check_analysis_method(plan.method, problem.y).first_noise(whole) * power
         for part, rows in enumerate(parts, 1):
             start = problem.noise_var if known else (judged.noise[-1] if judged.noise else first)
             learned = candidate.noise_var

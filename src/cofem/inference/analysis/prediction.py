@@ -10,6 +10,9 @@ The number c is there because the posterior's own variances are not quite true: 
 precisions are fitted. Variances come from K draws, hence Student's distribution in place of the normal one.
 Where predictions are so uncertain that any small noise would do, the largest one that is nearly as likely as
 the best is taken.
+
+Another number is the one by which variances of the result are multiplied, so that 95 % intervals hold 95 % of
+what was held out.
 """
 
 from __future__ import annotations
