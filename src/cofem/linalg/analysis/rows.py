@@ -29,6 +29,8 @@ from cofem.operators.dictionary import Dictionary
 SMALL_ENTRIES = 2**18
 #: Vectors that the diagonal of ``B^H diag(alpha) B`` is estimated from where entries are not to be had.
 PROBES = 16
+#: Rows up to which numbers are pooled over neighbours: where each row goes takes as much memory as two of them.
+MOST_POOLED = 2**23
 
 
 class Rows:
@@ -167,7 +169,7 @@ class Rows:
     def pooled(self, values: Array) -> Array:
         """Average numbers of rows, shape (M,), over neighbours in the same band, where there are some."""
         grid, places = self.grid, self.operator.row_places
-        if grid is None or places is None or not _is_assigned_to(values):
+        if grid is None or places is None or self.n_rows > MOST_POOLED or not _is_assigned_to(values):
             return values
         index, counts = self._cells
         where, xp = index.like(values), namespace(values)
