@@ -29,7 +29,7 @@ from cofem.operators.dictionary import Dictionary
 SMALL_ENTRIES = 2**18
 #: Vectors that the diagonal of ``B^H diag(alpha) B`` is estimated from where entries are not to be had.
 PROBES = 16
-#: Rows up to which numbers are pooled over neighbours: where each row goes takes as much memory as two of them.
+#: Rows up to which numbers are pooled over neighbours: where each goes takes as much memory as two of them.
 MOST_POOLED = 2**23
 
 
