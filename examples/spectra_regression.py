@@ -11,7 +11,8 @@ error says how a method bears a change of conditions.
 
 Compared with: partial least squares (scikit-learn's ``PLSRegression``), which is what chemometricians use,
 ``LassoCV``, ``ARDRegression`` and ``BayesianRidge``. The number of PLS components and the Lasso's penalty
-come from inner cross-validation on the calibration samples. cofem learns the noise.
+come from inner cross-validation on the calibration samples. cofem learns the noise and, with prior="auto",
+has its prior chosen by samples that are held out.
 
 Needs: chemotools (for its data; pandas is not needed).
 """
@@ -131,9 +132,8 @@ def main() -> None:
         "ARDRegression": by_estimator(ARDRegression, scaled=True, with_std=True),
         "BayesianRidge": by_estimator(BayesianRidge, with_std=True),
         "cofem, independent": by_cofem(cofem.Independent()),
-        "cofem, Block(20)": by_cofem(cofem.Block(20)),
-        # The variance of the prior, and so the intervals, settle much later than the mean.
-        "cofem, one block, tol=1e-6": by_cofem(cofem.Block(X.shape[1]), tol=1e-6, max_iter=500),
+        "cofem, Power(2)": by_cofem(cofem.Power(2)),
+        'cofem, prior="auto"': by_cofem("auto"),
     }
     rows, online = [], {}
     for name, predictor in methods.items():
@@ -145,8 +145,7 @@ def main() -> None:
         errors = (f"{rmse(inner, y):.2f}", f"{rmse(mean, truth):.1f}")
         covered = (coverage(inner, inner_std, y), coverage(mean, std, truth))
         rows.append((name, *errors, f"{seconds:.2f}", *covered))
-    post = cofem.fit(X - X.mean(axis=0), y - y.mean(), rng=0)
-    print(f"cofem, independent: {post.n_iter} steps; {post.status}\n")
+    print(f"{cofem.compare(X - X.mean(axis=0), y - y.mean(), rng=0)}\n")
 
     header = ("method", "RMSE, cross-validated", "RMSE, on-line", "CPU s", "95 % hold, c.-v.", "on-line")
     table(header, rows)
@@ -163,10 +162,10 @@ def main() -> None:
     for name, colour, marker in [
         ("PLSRegression, tuned", GREEN, "s"),
         ("cofem, independent", RED, "^"),
-        ("cofem, one block, tol=1e-6", BLUE, "o"),
+        ('cofem, prior="auto"', BLUE, "o"),
     ]:
         right.plot(hours, online[name][0], marker, ms=4, color=colour, label=name)
-    mean, std = online["cofem, one block, tol=1e-6"]
+    mean, std = online['cofem, prior="auto"']
     right.fill_between(
         hours, mean - 1.96 * std, mean + 1.96 * std, color=BLUE, alpha=0.12, lw=0, label="its 95 % interval"
     )

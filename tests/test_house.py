@@ -101,7 +101,7 @@ def test_warnings_point_at_the_users_line(stage: str, monkeypatch: pytest.Monkey
     rng = np.random.default_rng(0)
     matrix, y = rng.standard_normal((60, 200)), rng.standard_normal(60)
     settings = {
-        "fit": dict(Phi=matrix, noise_std=0.1, method=cofem.CoFEM(cg_iterations=2)),
+        "fit": dict(Phi=matrix, noise_std=0.1, method=cofem.CoFEM(cg_iterations=1)),
         "noise": dict(Phi=Fails(matrix)),
     }
     with warnings.catch_warnings(record=True) as caught:

@@ -17,6 +17,7 @@ from cofem.operators import DCT, FFT, Dense, Mask, block_diag
 from cofem.priors import PRIORS
 from cofem.priors.rectified import (
     rectified_draws,
+    rectified_interval,
     rectified_moments,
     rectified_quantile,
     rectified_second_moment,
@@ -71,14 +72,14 @@ def truncated(mean: float, variance: float) -> tuple[float, float]:
 
 
 def exact_em(
-    Phi, Y, update, steps: int, nonnegative: bool = False
+    Phi, Y, update, steps: int, nonnegative: bool = False, start: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """EM as in a textbook: dense, all at once; `update` makes alpha from the second moments (D,)."""
     D = Phi.shape[1]
     # The library's start: each column is expected to explain the same share of the data.
     power = np.mean(np.abs(Y) ** 2)
     theta = np.sum(np.abs(Phi) ** 2, axis=0)
-    alpha = theta * D / (Phi.shape[0] * (power - NOISE**2))
+    alpha = theta * D / (Phi.shape[0] * (power - NOISE**2)) if start is None else start
     moment = None
     for _ in range(steps):
         if moment is not None:
@@ -95,6 +96,17 @@ def exact_em(
     return mean, variance, alpha
 
 
+def exact_fit(Phi, Y, update, steps: int, nonnegative: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """EM; again by moments cut off at zero, if the mean contradicts the constraint."""
+    mean, variance, alpha = exact_em(Phi, Y, update, steps)
+    if nonnegative:
+        energy = np.sum(np.abs(Phi) ** 2, axis=0)[:, None] * mean**2
+        if energy[mean < 0].sum() > 0.01 * energy.sum():
+            mean, variance, alpha = exact_em(Phi, Y, update, steps, nonnegative=True)
+        mean = np.maximum(mean, 0)
+    return mean, variance, alpha
+
+
 def blocks_of_four(moment: np.ndarray) -> np.ndarray:
     return np.repeat(1 / moment.reshape(-1, 4).mean(axis=1), 4)
 
@@ -105,11 +117,26 @@ def coupled(moment: np.ndarray, weight: float = 0.5) -> np.ndarray:
     return C @ (1 / (C @ moment))
 
 
+def power(moment: np.ndarray, p: float = 0.5, size: int = 12) -> np.ndarray:
+    alpha = np.empty_like(moment)
+    for start in range(0, moment.size, size):
+        m = moment[start : start + size]
+        alpha[start : start + size] = m.size * m ** (p / 2 - 1) / np.sum(m ** (p / 2))
+    return alpha
+
+
 UPDATES = {
     "independent": (cofem.Independent(), lambda m: 1 / m),
     "multi-task": (cofem.MultiTask(), lambda m: 1 / m),
     "block": (cofem.Block(4), blocks_of_four),
+    "power": (cofem.Power(0.5, 12), power),
     "pattern-coupled": (cofem.PatternCoupled(0.5), coupled),
+}
+#: Priors over tasks; the same updates, of second moments that are averaged over the tasks.
+OVER_TASKS = {
+    name: (cofem.MultiTask(prior), update)
+    for name, (prior, update) in UPDATES.items()
+    if name != "multi-task"
 }
 
 #: The combinations that exist; `docs/priors.md` has the same table.
@@ -124,8 +151,22 @@ METHODS = {
 
 
 def test_every_prior_is_in_the_table() -> None:
-    # Neighbours are those of the rows of an analysis operator: `tests/test_analysis.py`.
-    assert set(UPDATES) == set(PRIORS) - {"neighbours"}
+    # Neighbours are those of the rows of an analysis operator: `tests/test_analysis.py`. Sparser starts from
+    # another fit: `test_sparser_follows_exact_em`.
+    assert set(UPDATES) == set(PRIORS) - {"neighbours", "sparser"}
+
+
+@pytest.mark.parametrize("kind", ["real", "complex"])
+def test_sparser_follows_exact_em(kind: str) -> None:
+    """Six steps with the independent prior, then six of its own from there."""
+    Phi, Y, _ = make(kind, 1)
+    first = exact_em(Phi, Y, lambda m: 1 / m, 6)[2]
+    mean, _, alpha = exact_em(Phi, Y, lambda m: 2.5 / m, 6, start=first)
+    post = cofem.fit(
+        Phi, Y[:, 0], noise_std=NOISE, prior=cofem.Sparser(2.5), method="irls", max_iter=6, tol=0
+    )
+    np.testing.assert_allclose(post.alpha, alpha, rtol=1e-4)
+    np.testing.assert_allclose(post.mean, mean[:, 0], atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["real", "complex", "nonnegative"])
@@ -136,7 +177,7 @@ def test_exact_methods_and_cofem_follow_exact_em(name: str, kind: str, method: s
     L = 3 if name == "multi-task" else 1
     Phi, Y, _ = make(kind, L)
     steps = 6
-    mean, variance, alpha = exact_em(Phi, Y, update, steps, kind == "nonnegative")
+    mean, _, alpha = exact_fit(Phi, Y, update, steps, kind == "nonnegative")
     if method == "cofem":
         method = cofem.CoFEM(diagonal="exact", cg_tol=1e-9, cg_iterations=5000, accelerate=False)
     post = cofem.fit(
@@ -152,11 +193,8 @@ def test_exact_methods_and_cofem_follow_exact_em(name: str, kind: str, method: s
     )
     tolerance = 1e-6 if isinstance(method, str) else 1e-4
     np.testing.assert_allclose(post.alpha, alpha, rtol=100 * tolerance)
-    if kind == "nonnegative":
-        wanted = np.array([[truncated(m, v)[0] for m, v in zip(c, variance, strict=True)] for c in mean.T]).T
-        assert (post.mean >= 0).all()
-    else:
-        wanted = mean
+    wanted = mean
+    assert kind != "nonnegative" or (post.mean >= 0).all()
     np.testing.assert_allclose(
         post.mean.reshape(wanted.shape), wanted, atol=10 * tolerance * np.abs(wanted).max()
     )
@@ -190,6 +228,117 @@ def test_every_combination_works_or_is_refused_at_the_door(name: str, kind: str,
     assert draws.shape == (3, *post.mean.shape)
     if kind == "nonnegative":
         assert min(post.mean.min(), lower.min(), draws.min()) >= 0
+
+
+@pytest.mark.parametrize("kind", ["real", "complex", "nonnegative"])
+@pytest.mark.parametrize("name", OVER_TASKS)
+@pytest.mark.parametrize("several", [False, True], ids=["one dictionary", "several dictionaries"])
+def test_priors_over_tasks_follow_exact_em(name: str, kind: str, several: bool) -> None:
+    prior, update = OVER_TASKS[name]
+    Phi, Y, _ = make(kind, 3)
+    mean, _, alpha = exact_fit(Phi, Y, update, 6, kind == "nonnegative")
+    data = ([Phi] * 3, list(Y.T)) if several else (Phi, Y)
+    post = cofem.fit(
+        *data,
+        noise_std=NOISE,
+        prior=prior,
+        nonnegative=kind == "nonnegative",
+        method="irls",
+        max_iter=6,
+        tol=0,
+    )
+    np.testing.assert_allclose(post.alpha, alpha, rtol=1e-4)
+    np.testing.assert_allclose(post.mean, mean, atol=1e-5 * np.abs(mean).max())
+
+
+@pytest.mark.parametrize("name", OVER_TASKS)
+def test_priors_over_tasks_work_in_analysis_form(name: str) -> None:
+    """With B = 1 the fit is the one without it."""
+    prior, _ = OVER_TASKS[name]
+    Phi, Y, _ = make("real", 3, N=32)
+    plain = cofem.fit(Phi, Y, noise_std=NOISE, prior=prior, method="irls", tol=1e-6, max_iter=500)
+    form = cofem.fit(Phi, Y, noise_std=NOISE, prior=prior, analysis=np.eye(48), tol=1e-6, max_iter=500)
+    np.testing.assert_allclose(form.mean, plain.mean, atol=2e-3)
+
+
+def test_mackays_update_for_blocks_over_tasks_ends_where_em_does() -> None:
+    """Its fixed points are EM's: a step from one leads nowhere."""
+    Phi, Y, _ = make("real", 3, N=32)
+    settings = dict(noise_std=NOISE, prior=cofem.MultiTask(cofem.Block(4)))
+    chosen = cofem.fit(Phi, Y, **settings)
+    assert chosen.method == "irls"
+    slow = cofem.fit(Phi, Y, method=cofem.IRLS(accelerate=True), tol=1e-8, max_iter=5000, **settings)
+    assert chosen.n_iter < slow.n_iter
+    np.testing.assert_allclose(chosen.mean, slow.mean, atol=1e-2)
+    np.testing.assert_array_equal(chosen.support(), slow.support())
+    step = dict(alpha_init=slow.alpha, max_iter=2, tol=0)
+    after = cofem.fit(Phi, Y, method=cofem.IRLS(update="mackay"), **step, **settings)
+    np.testing.assert_allclose(after.mean, slow.mean, atol=1e-5)
+    with pytest.raises(ValueError, match="update must be"):
+        cofem.IRLS(update="newton")
+
+
+def test_tasks_without_a_joint_prior_are_still_fitted_alone() -> None:
+    Phi, Y, _ = make("real", 3)
+    batch = cofem.fit(Phi, Y, noise_std=NOISE, prior=cofem.Block(4), method="irls")
+    single = cofem.fit(Phi, Y[:, 1], noise_std=NOISE, prior=cofem.Block(4), method="irls")
+    np.testing.assert_array_equal(batch.mean[:, 1], single.mean)
+
+
+@pytest.mark.parametrize("method", ["irls", "cofem", "em"])
+@pytest.mark.parametrize(("p", "same"), [(0, cofem.Independent()), (2, cofem.Block(48))])
+def test_power_at_its_ends_is_independent_and_one_block(p: float, same, method: str) -> None:
+    Phi, Y, _ = make("real", 1)
+    arguments = dict(noise_std=NOISE, method=method, rng=0)
+    power, other = (cofem.fit(Phi, Y[:, 0], prior=prior, **arguments) for prior in (cofem.Power(p), same))
+    assert power.n_iter == other.n_iter
+    np.testing.assert_allclose(power.alpha, other.alpha, rtol=1e-8)
+    np.testing.assert_allclose(power.mean, other.mean, atol=1e-10)
+
+
+@pytest.mark.parametrize("p", [0.25, 1.0, 1.7])
+def test_extrapolated_steps_of_power_end_where_plain_ones_do(p: float) -> None:
+    Phi, Y, _ = make("real", 1)
+    slow, fast = (
+        cofem.fit(
+            Phi,
+            Y[:, 0],
+            noise_std=NOISE,
+            prior=cofem.Power(p),
+            method=cofem.IRLS(accelerate=accelerate),
+            tol=1e-7,
+            max_iter=3000,
+        )
+        for accelerate in (False, True)
+    )
+    assert fast.n_iter < slow.n_iter
+    np.testing.assert_allclose(fast.mean, slow.mean, atol=1e-3 * np.abs(slow.mean).max())
+
+
+def test_power_lets_no_number_overflow() -> None:
+    moment = np.array([0.0, 1e-300, 1e-20, 1.0, 1e20])
+    for kind in (np.float64, np.float32):
+        for p in (0, 0.5, 1, 2):
+            alpha = cofem.Power(p).precisions(moment.astype(kind), cap=1e14)
+            assert alpha.dtype == kind
+            assert (alpha > 0).all()
+            assert (alpha <= 1e14 * (1 + 1e-6)).all()
+    np.testing.assert_array_equal(cofem.Power(1).precisions(np.zeros(3), cap=1e3), np.full(3, 1e3))
+
+
+@pytest.mark.parametrize(
+    ("make_prior", "error", "words"),
+    [
+        (lambda: cofem.Power(-0.1), ValueError, "p must be a number from 0 to 2, got -0.1"),
+        (lambda: cofem.Power("1"), ValueError, "p must be a number from 0 to 2"),
+        (lambda: cofem.Sparser(0.5), ValueError, "strength must be a number of at least 1, got 0.5"),
+        (lambda: cofem.MultiTask(cofem.MultiTask()), ValueError, "prior must be one for a single task"),
+        (lambda: cofem.MultiTask(3), TypeError, "prior must be a prior such as"),
+    ],
+)
+def test_priors_that_make_no_sense_are_refused_by_name(make_prior, error, words: str) -> None:
+    with pytest.raises(error, match=re.escape(words)):
+        make_prior()
 
 
 @pytest.mark.parametrize("kind", ["real", "complex"])
@@ -312,6 +461,72 @@ def test_constraint_helps_where_it_holds() -> None:
         bound.covariance([0])
     with pytest.raises(ValueError, match="log_evidence"):
         bound.log_evidence()
+
+
+def test_intervals_with_the_constraint_begin_at_zero_where_zero_is_likely() -> None:
+    rng = np.random.default_rng(0)
+    Phi = rng.standard_normal((64, 128)) / 8
+    z = np.zeros(128)
+    z[:10] = np.abs(rng.standard_normal(10)) + 0.3
+    y = Phi @ z + 0.02 * rng.standard_normal(64)
+    post = cofem.fit(Phi, y, noise_std=0.02, nonnegative=True, rng=0)
+    lower, upper = post.credible_interval(0.9)
+    assert (lower[z == 0] == 0).mean() > 0.8
+    assert (lower[z > 0] > 0).all()
+    assert ((lower <= z) & (z <= upper))[z == 0].mean() > 0.85
+    assert (lower <= post.mean).all()
+    assert (post.mean <= upper).all()
+
+
+@pytest.mark.parametrize("t", [-3.0, -0.5, 0.2, 1.0, 3.0, 20.0])
+def test_rectified_interval_holds_its_level_and_is_the_shortest(t: float) -> None:
+    mean, variance = np.array([2 * t]), np.array([4.0])
+    lower, upper = rectified_interval(0.8, mean, variance)
+
+    def held(low: float, high: float) -> float:
+        cut = stats.truncnorm(-t, np.inf, loc=2 * t, scale=2)
+        return float(cut.cdf(high) - cut.cdf(low))
+
+    assert held(lower[0], upper[0]) == pytest.approx(0.8, abs=1e-8)
+    for shift in (-0.05, 0.05):
+        assert held(max(lower[0] + shift, 0.0), upper[0] + shift + min(lower[0] + shift, 0.0)) <= 0.8 + 1e-8
+
+
+@pytest.mark.parametrize("negative", [False, True])
+def test_moments_are_cut_off_where_the_mean_contradicts_the_constraint(negative: bool) -> None:
+    """Both branches are in the tests against exact EM as well; here it is said which is which."""
+    rng = np.random.default_rng(0)
+    Phi = rng.standard_normal((30, 40))
+    z = np.zeros(40)
+    z[:5] = -1.0 if negative else 1.0
+    stages = []
+    cofem.fit(
+        Phi,
+        Phi @ z + 0.01 * rng.standard_normal(30),
+        noise_std=0.01,
+        nonnegative=True,
+        method="irls",
+        callback=lambda s: stages.append(s.iteration),
+    )
+    assert stages.count(1) == (2 if negative else 1)
+
+
+@pytest.mark.parametrize("f", [3, 6])
+@pytest.mark.parametrize("kind", ["dct", "dense"])
+def test_the_constraint_does_not_cost_accuracy(kind: str, f: int) -> None:
+    """Over seeds; single ones are in `cofem bench priors`."""
+    ratios = []
+    for seed in range(300, 304):
+        rng = np.random.default_rng(seed)
+        D, N = 256, round(256 / f)
+        rows = np.sort(rng.choice(D, N, replace=False))
+        Phi = Mask(rows, D) @ DCT(D).T if kind == "dct" else rng.standard_normal((N, D))
+        z = np.zeros(D)
+        z[rng.choice(D, 10, replace=False)] = np.abs(rng.standard_normal(10))
+        y = Phi @ z + 0.005 * rng.standard_normal(N)
+        free, bound = (cofem.fit(Phi, y, noise_std=0.005, nonnegative=n, rng=0) for n in (False, True))
+        ratios.append(np.linalg.norm(bound.mean - z) / np.linalg.norm(free.mean - z))
+    assert max(ratios) < 1.02
 
 
 # --- moments of the rectified Gaussian ---------------------------------------------------------------

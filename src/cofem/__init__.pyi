@@ -1,6 +1,7 @@
 from . import experiments as experiments
 from . import operators as operators
 from . import plotting as plotting
+from ._compare import compare as compare
 from ._fit import fit as fit
 from ._packing import packable as packable
 from .estimators import RVMRegressor as RVMRegressor
@@ -8,6 +9,7 @@ from .estimators import SBLRegressor as SBLRegressor
 from .inference.amp import AMP as AMP
 from .inference.analysis.method import AnalysisEM as AnalysisEM
 from .inference.checkpoint import CheckpointWarning as CheckpointWarning
+from .inference.comparison import Comparison as Comparison
 from .inference.covariance_free import CoFEM as CoFEM
 from .inference.em import EM as EM
 from .inference.irls import IRLS as IRLS
@@ -22,6 +24,8 @@ from .priors import Independent as Independent
 from .priors import MultiTask as MultiTask
 from .priors import Neighbours as Neighbours
 from .priors import PatternCoupled as PatternCoupled
+from .priors import Power as Power
+from .priors import Sparser as Sparser
 from .status import ConvergenceWarning as ConvergenceWarning
 from .status import Status as Status
 from .status import StatusCode as StatusCode

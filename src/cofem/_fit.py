@@ -17,13 +17,19 @@ from cofem._arrays import (
     without_gradients,
 )
 from cofem._warn import warn
-from cofem.inference.analysis.choice import candidates, check_analysis_method, choose
+from cofem.inference.analysis.choice import (
+    candidates,
+    candidates_among_rows,
+    check_analysis_method,
+    choose,
+)
 from cofem.inference.analysis.null_space import about_null_space
 from cofem.inference.analysis.problem import AnalysisProblem, checked_analysis
 from cofem.inference.base import Method
 from cofem.inference.checkpoint import Keeper
 from cofem.inference.checkpoint.fingerprint import fingerprint_of
-from cofem.inference.noise.learning import Learned, Plan, choose_strategy
+from cofem.inference.choice import choose_prior
+from cofem.inference.noise.learning import AlreadyLearned, Learned, Plan, choose_strategy
 from cofem.inference.notes import (
     about_copies,
     about_expected_error,
@@ -40,7 +46,8 @@ from cofem.inference.settings import Settings, check_alpha_init, check_callback,
 from cofem.inference.stages import Runner
 from cofem.operators import Operator, as_operator, block_diag
 from cofem.posterior import Posterior, join_tasks, split_tasks
-from cofem.priors import Block, Independent, Prior
+from cofem.priors import Independent, MultiTask, Power, Prior
+from cofem.priors.multitask import OneAfterAnother
 from cofem.priors.rectified import rectified_moments
 from cofem.status import ConvergenceWarning, Status, StatusCode
 
@@ -52,7 +59,7 @@ def fit(  # noqa: PLR0913 (public)
     *,
     noise_std: Any = "learn",
     method: Any = "auto",
-    prior: Prior | None = None,
+    prior: Prior | str | None = None,
     analysis: Any = None,
     nonnegative: bool = False,
     sample_weight: Any = None,
@@ -86,9 +93,10 @@ def fit(  # noqa: PLR0913 (public)
     method : str or method object
         ``"auto"``, ``"em"``, ``"irls"``, ``"amp"``, ``"vi"``, ``"seq"``, ``"cofem"``, or an object
         with settings such as ``cofem.CoFEM(probes=10)``.
-    prior : Prior, optional
+    prior : Prior or "auto", optional
         Who shares a precision: `cofem.Independent` (the default), `cofem.MultiTask`, `cofem.Block`,
-        `cofem.PatternCoupled`.
+        `cofem.Power`, `cofem.Sparser`, `cofem.PatternCoupled`. "auto" takes the one under which data that
+        are held out are most likely, and `post.status` says which; `cofem.compare` shows the table.
     analysis : operator B of shape (M, D), matrix, shape or "auto"; optional
         The unknown u itself is not sparse, but ``B u`` is: differences of a picture
         (`cofem.operators.Gradient`), an undecimated wavelet frame (`cofem.operators.WaveletFrame`), any
@@ -178,7 +186,8 @@ def fit_tasks(data: Data, settings: Settings, runner: Runner) -> Posterior:
     if isinstance(data.Phi, list | tuple) and isinstance(data.y, list | tuple) and _are_tasks(data.Phi):
         return _fit_different(data, settings, runner)
     y = as_array(data.y, "y")
-    if y.ndim == 2 and not settings.prior.joins_tasks and y.shape[1] > 0:
+    chooses = settings.auto and settings.analysis is None
+    if y.ndim == 2 and not (settings.prior.joins_tasks or chooses) and y.shape[1] > 0:
         operator = as_operator(data.Phi)
         check_data_shape(y, operator)
         columns = (y[:, i] for i in range(y.shape[1]))
@@ -194,6 +203,8 @@ def fit_task(data: Data, settings: Settings, runner: Runner, task: int = 0) -> P
     """Fit data that share one dictionary and one set of precisions."""
     if settings.analysis is not None:
         return fit_in_analysis(data, settings, runner, task)
+    if settings.auto:
+        return fit_with_chosen_prior(data, settings, runner, task)
     prepared = prepare(data, settings.prior, settings.nonnegative)
     problem = prepared.problem
     method, why = get_method(settings.method, problem)
@@ -202,13 +213,14 @@ def fit_task(data: Data, settings: Settings, runner: Runner, task: int = 0) -> P
     start = method.start_alpha if settings.alpha_init is None else settings.alpha_init
     max_iter = method.default_max_iter if settings.max_iter is None else settings.max_iter
     plan = Plan(task, method, check_alpha_init(start, problem.n_columns), max_iter, settings.tol)
-    runner.keeper.check_fingerprint(
-        task, problem.y, lambda: fingerprint_of(problem, prepared.noise, settings.fingerprint())
-    )
+    if settings.asked is None:  # else it was checked before the prior was chosen
+        runner.keeper.check_fingerprint(
+            task, problem.y, lambda: fingerprint_of(problem, prepared.noise, settings.fingerprint())
+        )
     notes = [why, *about_the_data(data, prepared), *about_copies(problem)]
     learned = None if prepared.noise.std is None else Learned(problem.noise_var, "")
     try:
-        if learned is None:
+        if learned is None or settings.asked is not None:
             strategy = settings.noise or choose_strategy(problem, method)
             learned = strategy.learn(problem, plan, runner)
             notes.append(learned.note)
@@ -222,13 +234,53 @@ def fit_task(data: Data, settings: Settings, runner: Runner, task: int = 0) -> P
     return _concluded(prepared, outcome, method, learned, tuple(notes), settings)
 
 
+def fit_with_chosen_prior(data: Data, settings: Settings, runner: Runner, task: int = 0) -> Posterior:
+    """Compare priors by data that are held out, and fit all data with the best one."""
+    prepared, plan = prepare_choice(data, settings, runner, task)
+    problem = prepared.problem
+    try:
+        chosen = choose_prior(problem, prepared.operator, plan, runner)
+    except FitInterrupted as interrupt:
+        if interrupt.outcome is not None:
+            so_far = _before_the_noise_is_known(problem, interrupt.outcome)
+            interrupt.posterior = _posterior(prepared, so_far, plan.method)
+        raise
+    table = chosen.comparison
+    learned = chosen.learned
+    if table is not None:
+        words = [table.in_words(), learned.note]
+        learned = learned._replace(note="; ".join(filter(None, words)))
+    after = settings.with_prior(chosen.prior, AlreadyLearned(learned))
+    return fit_task(data, after, runner, task) if problem.y.ndim == 1 else fit_tasks(data, after, runner)
+
+
+def prepare_choice(
+    data: Data, settings: Settings, runner: Runner, task: int = 0
+) -> tuple[PreparedProblem, Plan]:
+    """Set up the problem that priors are compared on, and what is asked of the fits."""
+    joint: Prior = MultiTask() if np.ndim(data.y) == 2 else Independent()
+    prepared = prepare(data, joint, settings.nonnegative)
+    problem = prepared.problem
+    if settings.alpha_init is not None:
+        raise ValueError("alpha_init needs a prior that is named, and there are several to choose from")
+    method, _ = get_method(settings.method, problem)
+    check_method(method, replace(problem, prior=Power(1)))
+    runner.keeper.check_fingerprint(
+        task, problem.y, lambda: fingerprint_of(problem, prepared.noise, settings.fingerprint())
+    )
+    return prepared, Plan(task, method, None, method.default_max_iter, settings.tol)
+
+
 def fit_in_analysis(data: Data, settings: Settings, runner: Runner, task: int = 0) -> Posterior:
     """Fit data whose unknown is not sparse itself, but what an operator makes of it."""
     prepared = prepare(data, Independent(), settings.nonnegative)
     synthesis = prepared.problem
     method = check_analysis_method(settings.method, synthesis.y)
     analysis = checked_analysis(settings.analysis, synthesis)
-    given = candidates(analysis, settings.prior if settings.prior_given else None, prepared.operator)
+    if settings.auto:
+        given = candidates_among_rows(analysis, prepared.operator)
+    else:
+        given = candidates(analysis, settings.prior if settings.prior_given else None, prepared.operator)
     max_iter = method.default_max_iter if settings.max_iter is None else settings.max_iter
     for candidate in given:
         candidate.prior.check_arrays(synthesis.y)
@@ -323,7 +375,7 @@ def _posterior(prepared: PreparedProblem, outcome: Outcome, method: Method) -> P
     gaussian = None
     if problem.nonnegative:
         gaussian = (units.apply(transposed(mean)), units.apply(variance, 2))
-        mean, variance = rectified_moments(mean, variance)
+        mean, variance = np.maximum(mean, 0), rectified_moments(mean, variance)[1]
     mean, variance = units.apply(transposed(mean)), units.apply(transposed(variance), 2)
     if mean.ndim == 2 and variance.ndim == 1:
         variance = namespace(variance).repeat(variance[:, None], mean.shape[1], axis=1)
@@ -383,11 +435,10 @@ def _fit_different(data: Data, settings: Settings, runner: Runner) -> Posterior:
             "analysis=... is not known for lists of dictionaries whose tasks share precisions; give one Phi "
             "and y of shape (N, L), or a prior that does not join tasks"
         )
-    (n_columns,) = columns
     start, count = settings.alpha_init, len(operators)
     joint = replace(
         settings,
-        prior=Block(np.tile(np.arange(n_columns), count)),
+        prior=OneAfterAnother(settings.prior.within_a_task, count),
         alpha_init=start if np.ndim(start) == 0 else np.tile(start, count),
     )
     together = data._replace(Phi=block_diag(operators), y=namespace(*ys).concat(ys))

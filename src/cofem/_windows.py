@@ -19,6 +19,24 @@ def window_sums(x: Array, reach: int, ndim: int) -> Array:
     return x
 
 
+def window_means(x: Array, reach: int) -> Array:
+    """Average over places up to `reach` away along each axis, as far as there are any.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> window_means(np.array([1.0, 3.0, 5.0]), 1).tolist()
+    [2.0, 3.0, 4.0]
+    """
+    xp, sums = namespace(x), window_sums(x, reach, x.ndim)
+    for axis, n in enumerate(x.shape):  # the number of places is a product over axes
+        counts = _sums_along(
+            xp.ones_like(x[tuple(slice(None) if k == axis else 0 for k in range(x.ndim))]), reach, -1
+        )
+        sums /= xp.reshape(counts, tuple(n if k == axis else 1 for k in range(x.ndim)))
+    return sums
+
+
 def _sums_along(x: Array, reach: int, axis: int) -> Array:
     xp, n = namespace(x), x.shape[axis]
     total = xp.asarray(x, copy=True)

@@ -43,7 +43,7 @@ class SparseBayesianRegressor(RegressorMixin, BaseEstimator, ABC):
 
     noise_std: Any
     method: Any
-    prior: Prior | None
+    prior: Prior | str | None
     positive: bool
     fit_intercept: bool
     max_iter: int | None
@@ -118,7 +118,7 @@ class SparseBayesianRegressor(RegressorMixin, BaseEstimator, ABC):
         if not size.all():
             self._varies = (size > 0).astype(np.float64)
         dictionary = self._centred(dictionary)
-        if y.ndim == 2 and not (self.prior is not None and self.prior.joins_tasks):
+        if y.ndim == 2 and not (isinstance(self.prior, Prior) and self.prior.joins_tasks):
             pairs = zip(y.T, np.ravel(y_offset), strict=True)
             posterior = join_tasks([self._posterior(dictionary, one, weights, mean) for one, mean in pairs])
         else:

@@ -85,7 +85,7 @@ class RVMRegressor(SparseBayesianRegressor):
         cache_size: float | None = None,
         noise_std: Any = "learn",
         method: Any = "auto",
-        prior: Prior | None = None,
+        prior: Prior | str | None = None,
         positive: bool = False,
         fit_intercept: bool = True,
         max_iter: int | None = None,

@@ -30,8 +30,9 @@ class SBLRegressor(SparseBayesianRegressor):
         Standard deviation of the noise, where the weight of a sample is 1.
     method : str or method object
         As for `cofem.fit`.
-    prior : Prior, optional
-        As for `cofem.fit`; with `cofem.MultiTask` several targets share their precisions.
+    prior : Prior or "auto", optional
+        As for `cofem.fit`. "auto" has it chosen by samples that are held out, for each target by itself. With
+        `cofem.MultiTask` several targets share their precisions.
     positive : bool
         Whether the coefficients are known not to be negative.
     fit_intercept : bool
@@ -95,7 +96,7 @@ class SBLRegressor(SparseBayesianRegressor):
         *,
         noise_std: Any = "learn",
         method: Any = "auto",
-        prior: Prior | None = None,
+        prior: Prior | str | None = None,
         positive: bool = False,
         fit_intercept: bool = True,
         max_iter: int | None = None,

@@ -44,34 +44,23 @@ def extrapolate(previous: Array, alpha: Array, image: Array) -> Array | None:
     return leap
 
 
-def slope_along(start: Array, end: Array, alpha: Array, second_moment: Array) -> float:
-    """Return the derivative of the log evidence along the leap from `start` to `end`, in ``log alpha``.
+def slope_along(start: Array, end: Array, slope: Array) -> float:
+    """Return the derivative of what EM maximises along the leap from `start` to `end`, in ``log alpha``.
 
     Parameters
     ----------
     start, end : arrays of shape (D,)
         The precisions between which the leap was.
-    alpha, second_moment : arrays of shape (D,)
-        Precisions at which the derivative is taken, and the second moments there.
+    slope : array of shape (D,)
+        The derivatives with respect to each ``log alpha_j``; see `cofem.priors.Prior.slope`.
     """
-    return inner(evidence_gradient(alpha, second_moment), overwrite(end / start, "log"))
+    return inner(slope, overwrite(end / start, "log"))
 
 
 def overshot(slope_at_start: float, slope_at_end: float) -> bool:
-    """Tell whether the log evidence fell along a leap, by the trapezoidal rule on its derivative.
+    """Tell whether what EM maximises fell along a leap, by the trapezoidal rule on its derivative.
 
     The derivative comes from moments that are there anyway; the evidence itself would need a
     determinant.
     """
     return slope_at_start + slope_at_end < 0
-
-
-def evidence_gradient(alpha: Array, second_moment: Array) -> Array:
-    """Return the derivative of the log evidence with respect to ``log alpha``, up to a constant factor.
-
-    ``1 - alpha_j E |z_j|^2``; it vanishes at a fixed point of EM.
-    """
-    gradient = alpha * second_moment
-    gradient *= -1
-    gradient += 1
-    return gradient

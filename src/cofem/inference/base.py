@@ -14,7 +14,6 @@ from cofem._memory import available_bytes, describe_bytes
 from cofem._packing import packable
 from cofem.inference.acceleration import extrapolate, overshot, slope_along
 from cofem.inference.problem import Problem
-from cofem.priors import Independent
 from cofem.status import StatusCode
 
 
@@ -158,7 +157,7 @@ class Method(ABC):
                 f"method='{self.name}' works on one data vector, got y with a column for each of "
                 f"{problem.n_tasks} tasks that share their precisions"
             )
-        if not self.any_prior and (problem.nonnegative or not isinstance(problem.prior, Independent)):
+        if not self.any_prior and (problem.nonnegative or not problem.prior.is_independent):
             return ValueError(f"method='{self.name}' has the independent prior built in, without constraints")
         needed, what = self.memory(problem)
         limit = available_bytes()
@@ -190,6 +189,16 @@ class Method(ABC):
     ) -> tuple[State, Info]:
         """Return a first state again, with what was learned in the misled steps."""
         return self.init(problem, alpha, rng)
+
+    def confirm(
+        self, problem: Problem, state: State, info: Info, limit: float, rng: np.random.Generator
+    ) -> tuple[State, Info, str]:
+        """Look once more at a state that has settled.
+
+        Returns the state to end with or go on from, what is to be said, and why the run must go on; "" if it
+        may end. `limit` is the relative change of the mean that the stop rule allows.
+        """
+        return state, info, ""
 
     def finish(
         self, problem: Problem, state: State, ended: StatusCode, rng: np.random.Generator
@@ -236,7 +245,8 @@ class ExpectationMaximisation(Method):
         new, info = self._moments_at(problem, alpha, state, rng)
         if slope is not None and info.end is not StatusCode.FAILED:
             second_moment = problem.second_moment(new.mean, new.variance)
-            if overshot(slope, slope_along(state.alpha, alpha, alpha, second_moment)):
+            after = problem.prior.slope(alpha, second_moment, problem.alpha_cap)
+            if overshot(slope, slope_along(state.alpha, alpha, after)):
                 return self._moments_at(problem, _update(problem, state), state, rng)
         return new, info
 
@@ -268,4 +278,5 @@ def _leap(problem: Problem, state: State) -> tuple[Array, float | None]:
     if alpha is None:
         return image, None
     alpha = namespace(alpha).minimum(alpha, number_like(alpha, problem.alpha_cap))
-    return alpha, slope_along(state.alpha, alpha, state.alpha, second_moment)
+    slope = problem.prior.slope(state.alpha, second_moment, problem.alpha_cap)
+    return alpha, slope_along(state.alpha, alpha, slope)

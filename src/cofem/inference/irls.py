@@ -7,12 +7,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from cofem._arrays import Array
+from cofem._arrays import Array, squared_modulus
 from cofem.inference.base import ExpectationMaximisation, Info, Moments, State
 from cofem.inference.em import as_mean, data_columns
 from cofem.inference.problem import Problem
 from cofem.linalg.direct import covariance_of_data
 from cofem.linalg.factor import energy_of_columns, product, safe_cholesky, solve_lower
+
+#: Share of a coefficient that data determine below which it counts as this much.
+LEAST_FREEDOM = 1e-12
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,10 @@ class IRLS(ExpectationMaximisation):
     ----------
     accelerate : bool
         Extrapolate the outer steps (SQUAREM), where plain EM would take a step at a time.
+    update : {"em", "mackay"}
+        EM's update of the precisions, or MacKay's, with ``|mean|^2`` over ``1 - alpha variance`` in place of
+        the second moment. Its fixed points are the same. It sends what the data do not need to zero in far
+        fewer steps; near the limit of what they tell it ends in worse optima.
 
     Examples
     --------
@@ -37,8 +44,29 @@ class IRLS(ExpectationMaximisation):
     """
 
     accelerate: bool = False
+    update: str = "em"
 
     name: ClassVar[str] = "irls"
+
+    def __post_init__(self) -> None:
+        if self.update not in ("em", "mackay"):
+            raise ValueError(f"update must be 'em' or 'mackay', got {self.update!r}")
+
+    def step(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
+        """Update alpha, then take the moments at it."""
+        if self.update == "em":
+            return super().step(problem, state, rng)
+        cap, alpha = problem.alpha_cap, state.alpha
+        explained = np.maximum(1 - alpha * state.variance, LEAST_FREEDOM)
+        energy = np.mean(squared_modulus(np.atleast_2d(state.mean)), axis=0)
+        # Precisions from second moments are one over means of them, whoever shares; so both are means.
+        image = problem.prior.precisions(energy, cap) / problem.prior.precisions(explained, np.inf)
+        return self._moments_at(problem, np.minimum(image, cap).astype(alpha.dtype), state, rng)
+
+    @property
+    def default_max_iter(self) -> int:  # type: ignore[override]
+        """Outer steps when the user names none."""
+        return 500 if self.update == "mackay" else 100
 
     def accelerates(self, state: State) -> bool:
         """Extrapolate if asked to: the moments are exact."""

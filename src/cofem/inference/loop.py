@@ -19,6 +19,13 @@ from cofem.status import Status, StatusCode
 logger = logging.getLogger("cofem")
 
 
+class Judge(Protocol):
+    """Who looks at where a stage ended."""
+
+    def __call__(self, problem: Problem, state: State) -> dict[str, np.ndarray]:
+        """Return figures by name."""
+
+
 class Stage(NamedTuple):
     """What a run of the loop is for, where it starts and when it ends.
 
@@ -39,6 +46,10 @@ class Stage(NamedTuple):
         Sets the noise after every step; it must settle as well. None for a noise that is known.
     kept : bool
         Whether a checkpoint keeps the last state of a stage that is not the fit.
+    judge : Judge or None
+        Makes figures of where the stage ended, which the outcome and the checkpoint hold.
+    begun : bool
+        Whether `alpha_init` is where the fit ended that this one starts from; see `Problem.first`.
     """
 
     name: str
@@ -48,6 +59,8 @@ class Stage(NamedTuple):
     tol: float | None = None
     noise: NoiseRule | None = None
     kept: bool = False
+    judge: Judge | None = None
+    begun: bool = False
 
 
 class Watch(Protocol):
@@ -152,12 +165,21 @@ def _next_step(
                 judgement = judge_first(problem, method, new, stage.tol)
             else:
                 judgement = judge(problem, method, (old, new), stage.tol, record.before)
-            return _with_noise(problem, new, judgement, stage.noise, info)
+            step = _with_noise(problem, new, judgement, stage.noise, info)
+            return _confirmed(step, method, rng) if step.judgement.settled else step
     except TimeoutError:  # the caller's own, as from a signal
         raise
     except Exception as error:
         info = Info(end=StatusCode.FAILED, message=f"{type(error).__name__}: {error}")
     return _Step(info, problem, old, Judgement(np.inf, 0.0), problem, old)
+
+
+def _confirmed(step: _Step, method: Method, rng: np.random.Generator) -> _Step:
+    """Let the method look once more at a state that has settled."""
+    judgement = step.judgement
+    state, info, unmet = method.confirm(step.problem, step.state, step.info, judgement.limit, rng)
+    judgement = judgement._replace(unmet=unmet)
+    return step._replace(info=info, state=state, judgement=judgement, next_state=state)
 
 
 def _with_noise(
@@ -243,7 +265,9 @@ def _finish(
         last = Info(end=StatusCode.FAILED, message=why)
     if last.end is not None:
         status = Status(last.end, last.message)
-    troubles, trouble = record.counted(last.trouble), last.trouble or record.trouble
+    # It belongs to the last step, whose own trouble is counted already.
+    troubles = record.troubles if last.trouble == record.trouble else record.counted(last.trouble)
+    trouble = last.trouble or record.trouble
     decisions = record.decisions | last.notes
     return replace(record, state=state, troubles=troubles, trouble=trouble, decisions=decisions), status
 

@@ -10,7 +10,6 @@ import numpy as np
 from cofem.inference.base import Info, State
 from cofem.inference.em import EM
 from cofem.inference.problem import Problem
-from cofem.priors import Independent
 
 #: Where alpha starts, relative to the start of other methods. On eight draws of ARDRegression's example
 #: of polynomials, 0.1 ended at the evidence of ARDRegression or above, 1 ended below it on two.
@@ -38,7 +37,7 @@ class MacKay(EM):
 
     def refusal(self, problem: Problem) -> Exception | None:
         """Refuse priors and constraints, which the update does not know."""
-        if problem.nonnegative or not isinstance(problem.prior, Independent):
+        if problem.nonnegative or not problem.prior.is_independent:
             return ValueError("MacKay's update has the independent prior built in, without constraints")
         return super().refusal(problem)
 

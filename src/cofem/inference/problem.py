@@ -22,15 +22,19 @@ from cofem._arrays import (
     squared_modulus,
     take,
     to_numpy,
+    total,
 )
 from cofem.linalg.evidence import log_normal_density
 from cofem.operators import Operator
 from cofem.operators.dictionary import Dictionary
 from cofem.priors import Independent, Prior
-from cofem.priors.rectified import rectified_moments, rectified_second_moment
+from cofem.priors.rectified import rectified_second_moment
 
 #: Ratio of the columns' norms from which on they are brought to a common one.
 NORMS_APART = 16.0
+#: Share of the mean's energy that may be negative although coefficients are known not to be: 0.01 to 0.05 %
+#: where signals were recovered, 10 to 40 % where they were not.
+NEGATIVE_PART = 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +103,8 @@ class Problem:
         How precisions follow from second moments.
     nonnegative : bool
         Whether the coefficients are known not to be negative.
+    cut_moments : bool
+        Whether second moments are then those of Gaussians cut off at zero; see `with_constraint`.
     """
 
     phi: Dictionary
@@ -107,6 +113,30 @@ class Problem:
     units: Units = field(default_factory=Units)
     prior: Prior = field(default_factory=Independent)
     nonnegative: bool = False
+    cut_moments: bool = False
+
+    @property
+    def first(self) -> Problem | None:
+        """The problem from whose fit this one's starts; None for the usual start."""
+        prior = self.prior.starts_from
+        return None if prior is None else replace(self, prior=prior)
+
+    def with_constraint(self, mean: Array) -> Problem | None:
+        """Return the problem to fit in place of this one, if its mean contradicts the constraint.
+
+        Where data are plenty, the Gaussian posterior is as it would be without the constraint, and what is
+        negative is cut off. Updates by the moments of Gaussians that are cut off at zero one by one would
+        cost accuracy there: a coefficient of which the data say ``0 +- s`` has a second moment above ``s``
+        whenever its mean is above zero. Near the limit of what data allow they find what the Gaussians' own
+        moments do not. A part of the mean that is negative, and not small, tells which it is.
+        """
+        if self.cut_moments:
+            return None
+        energy = self.phi.column_energy
+        below = total(energy * squared_modulus(np.minimum(mean, 0)))
+        if below <= NEGATIVE_PART * total(energy * squared_modulus(mean)):
+            return None
+        return replace(self, cut_moments=True)
 
     def with_noise(self, noise_var: float) -> Problem:
         """Return the problem with another noise variance."""
@@ -136,7 +166,7 @@ class Problem:
 
     def second_moment(self, mean: Array, variance: Array) -> Array:
         """``E |z_j|^2`` under the posterior, averaged over the tasks, shape (D,)."""
-        if self.nonnegative:
+        if self.cut_moments:
             moment = rectified_second_moment(mean, variance)
         else:
             moment = squared_modulus(mean)
@@ -144,8 +174,12 @@ class Problem:
         return namespace(moment).mean(moment, axis=0) if moment.ndim > 1 else moment
 
     def point(self, mean: Array, variance: Array) -> Array:
-        """Posterior mean of the coefficients, given that of the Gaussian before the constraint, if any."""
-        return rectified_moments(mean, variance)[0] if self.nonnegative else mean
+        """Return the coefficients, given the mean of the Gaussian before the constraint, if any.
+
+        With the constraint they are the modes of the Gaussians cut off at zero. Their means are above zero
+        for all coefficients, by ``0.8 s`` where the data say ``0 +- s``, and fit the data no more.
+        """
+        return np.maximum(mean, 0) if self.nonnegative else mean
 
     @property
     def in_analysis(self) -> bool:

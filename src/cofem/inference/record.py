@@ -167,6 +167,8 @@ class Outcome:
     status: Status
     #: Whether the result itself is in doubt, as opposed to trouble that was overcome on the way.
     doubtful: bool
+    #: What the stage's judge made of it.
+    figures: dict[str, np.ndarray] = field(default_factory=dict)
 
     @classmethod
     def of(cls, problem: Problem, record: Record, status: Status) -> Outcome:

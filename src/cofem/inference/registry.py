@@ -56,7 +56,10 @@ def choose_method(problem: Problem) -> tuple[Method, str]:
     n, d = problem.phi.shape
     if not isinstance(problem.y, np.ndarray):
         return CoFEM(), "method 'auto' chose 'cofem': the exact methods work on NumPy arrays only"
-    exact = EM(accelerate=True) if d <= n else IRLS(accelerate=True)
+    exact: Method = EM(accelerate=True) if d <= n else IRLS(accelerate=True)
+    if problem.n_tasks > 1 and problem.prior.averages and not problem.nonnegative and d > n:
+        # Blocks over tasks: EM takes thousands of steps to send what is not needed to zero.
+        exact = IRLS(update="mackay")
     side, limit = min(n, d), available_bytes()
     fits = limit is None or exact.memory(problem)[0] < 0.5 * limit
     if side <= EXACT_SIDE and n * d <= EXACT_SIDE * 16384 and fits:

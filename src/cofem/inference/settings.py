@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,10 @@ class Settings:
         What makes the unknown sparse, as the user gave it; None if it is sparse itself.
     prior_given : bool
         Whether the user named the prior.
+    auto : bool
+        Whether the prior is to be chosen by data that are held out.
+    asked : Settings or None
+        What the user asked for, where `prior` has been chosen since.
     """
 
     method: Any
@@ -49,10 +53,14 @@ class Settings:
     noise: NoiseStrategy | None = None
     analysis: Any = None
     prior_given: bool = True
+    auto: bool = False
+    asked: Settings | None = None
 
     @classmethod
     def checked(cls, **given: Any) -> Settings:
         """Return settings made of what the user gave; raise by argument name."""
+        given["auto"] = isinstance(given["prior"], str) and given["prior"] == "auto"
+        given["prior"] = None if given["auto"] else given["prior"]
         given["prior_given"] = given["prior"] is not None
         given["prior"] = _check_prior(given["prior"])
         given["nonnegative"] = bool(given["nonnegative"])
@@ -63,7 +71,12 @@ class Settings:
     def fingerprint(self) -> dict[str, Any]:
         """Return what decides about the result, besides the problem and the number of steps."""
         names = ("method", "prior", "nonnegative", "tol", "alpha_init", "analysis")
-        return {name: getattr(self, name) for name in names}
+        asked = self if self.asked is None else self.asked
+        return {name: getattr(asked, name) for name in names} | ({"prior": "auto"} if asked.auto else {})
+
+    def with_prior(self, prior: Prior, noise: NoiseStrategy | None) -> Settings:
+        """Return the settings with a prior that was chosen, and how the noise is known."""
+        return replace(self, prior=prior, prior_given=True, noise=noise, auto=False, asked=self)
 
 
 def check_callback(callback: Any) -> Callback | None:
@@ -79,7 +92,7 @@ def _check_prior(prior: Any) -> Prior:
     if isinstance(prior, Prior):
         return prior
     names = ", ".join(f"cofem.{kind.__name__}()" for kind in PRIORS.values())
-    raise TypeError(f"prior must be one of {names}, got {prior!r}")
+    raise TypeError(f'prior must be "auto" or one of {names}, got {prior!r}')
 
 
 def check_rng(rng: Any) -> np.random.Generator:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -54,16 +55,38 @@ class Runner:
 
         With `one_step` it is stopped after the first step.
         """
+        if problem.nonnegative:  # whether it is to be run again must be known when it is resumed
+            stage = stage._replace(kept=True)
+        outcome = self._run_once(problem, method, stage, one_step)
+        ended = outcome.status.code in (StatusCode.STOPPED, StatusCode.FAILED)
+        if one_step or ended or not problem.nonnegative:
+            return outcome
+        again = problem.with_constraint(outcome.state.mean)
+        if again is None:
+            return outcome
+        return self._run_once(again, method, stage._replace(name=f"{stage.name}/constraint"), one_step)
+
+    def _run_once(self, problem: Problem, method: Method, stage: Stage, one_step: bool) -> Outcome:
         keeper = self.keeper
         outcome = keeper.take(stage.name, problem)
         if outcome is not None:
             return outcome
+        first = problem.first
+        if first is not None and not (stage.begun or one_step):
+            start = stage._replace(name=f"{stage.name}/start", title="start", kept=True, judge=None)
+            before = self.run(first, method, start)
+            if before.status.code in (StatusCode.STOPPED, StatusCode.FAILED):
+                return before
+            problem = problem.with_noise(before.problem.noise_var)
+            stage = stage._replace(alpha_init=problem.units.apply(before.state.alpha, -2))
+        began = self.elapsed
         record = keeper.record(stage.name, method)
         if record is not None:
             problem = problem.with_noise(record.noise_var)
             problem.phi.counter.products = record.products
             self.rng.bit_generator.state = record.rng
             self._start = min(self._start, time.perf_counter() - record.elapsed)
+            began = float(record.rows[0]["elapsed"])
         is_fit = stage.title == "fit"
         tol = method.default_tol if stage.tol is None else stage.tol
         label = method.name if is_fit else stage.title
@@ -73,6 +96,10 @@ class Runner:
                 callbacks.append(lambda snapshot: True)
             watch = _Watch(self, callbacks, keeper.keep(stage.name, method))
             outcome = run(problem, method, stage, watch, record)
+        if stage.judge is not None and outcome.status.code is not StatusCode.FAILED:
+            figures = stage.judge(outcome.problem, outcome.state)
+            figures["seconds"] = np.array(self.elapsed - began)
+            outcome = replace(outcome, figures=figures)
         if is_fit or outcome.status.code is not StatusCode.STOPPED:  # else it goes on when it is resumed
             # Of a stage that learned the noise nothing but that is needed, if it did.
             whole = is_fit or stage.kept or not outcome.status.converged

@@ -33,7 +33,7 @@ from cofem.operators import Operator, as_operator
 from cofem.posterior.analysis import AnalysisSolver
 from cofem.posterior.solver import PosteriorSolver, batches, rows_of
 from cofem.posterior.support import find_support
-from cofem.priors.rectified import rectified_draws, rectified_quantile
+from cofem.priors.rectified import rectified_draws, rectified_interval
 from cofem.status import Status
 
 #: How many draws standard deviations of predictions are taken from, if there are more rows than this (each
@@ -46,7 +46,9 @@ class Posterior:
     """Gaussian posterior of the coefficients at the learned precisions.
 
     With ``nonnegative=True`` it is that Gaussian given that no coefficient is negative, coefficient by
-    coefficient: `mean`, `variance`, intervals and samples are those of its truncated marginals.
+    coefficient: `variance`, intervals and samples are those of its truncated marginals, and `mean` is the
+    Gaussian's where that is positive and zero elsewhere (the mode: the means of the truncated marginals are
+    above zero for every coefficient, and together no longer fit the data).
 
     Attributes
     ----------
@@ -250,6 +252,8 @@ class Posterior:
     def credible_interval(self, level: float = 0.95) -> tuple[Array, Array]:
         """Central interval of each coefficient that holds it with probability `level`.
 
+        With ``nonnegative=True`` it is the shortest one, which begins at zero where zero is likely.
+
         Returns
         -------
         lower, upper : arrays of the shape of `mean`
@@ -271,9 +275,7 @@ class Posterior:
             xp = namespace(self.mean)
             return xp.stack(lower, axis=1), xp.stack(upper, axis=1)
         if self.gaussian is not None:
-            tails = (0.5 - level / 2, 0.5 + level / 2)
-            lower, upper = (rectified_quantile(tail, *self.gaussian) for tail in tails)
-            return lower, upper
+            return rectified_interval(level, *self.gaussian)
         half = float(ndtri(0.5 + level / 2)) * self.std
         if is_complex(self.mean):
             half = half / float(np.sqrt(2)) * (1 + 1j)

@@ -5,10 +5,12 @@ from cofem.priors.block import Block
 from cofem.priors.multitask import MultiTask
 from cofem.priors.neighbours import Neighbours
 from cofem.priors.pattern import PatternCoupled
+from cofem.priors.power import Power
+from cofem.priors.sparser import Sparser
 
 #: The priors by name.
 PRIORS: dict[str, type[Prior]] = {
-    prior.name: prior for prior in (Independent, MultiTask, Block, PatternCoupled, Neighbours)
+    prior.name: prior for prior in (Independent, MultiTask, Block, Power, Sparser, PatternCoupled, Neighbours)
 }
 
 __all__ = [
@@ -18,6 +20,8 @@ __all__ = [
     "MultiTask",
     "Neighbours",
     "PatternCoupled",
+    "Power",
     "Prior",
     "RowLayout",
+    "Sparser",
 ]

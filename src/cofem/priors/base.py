@@ -9,6 +9,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from cofem._arrays import Array, library, namespace, number_like, place, reciprocal
+from cofem.operators.boxes import Box
 
 
 class RowLayout(NamedTuple):
@@ -22,6 +23,9 @@ class RowLayout(NamedTuple):
         Places in C order; None if there are none.
     shape : tuple of int or None
         Shape of the array of places.
+    boxes : tuple of Box or None
+        The same in few numbers, where each band has the places of a box of the grid; then `bands` and
+        `places` may be None.
 
     Examples
     --------
@@ -32,9 +36,10 @@ class RowLayout(NamedTuple):
     (3,)
     """
 
-    bands: np.ndarray
+    bands: np.ndarray | None
     places: np.ndarray | None
     shape: tuple[int, ...] | None
+    boxes: tuple[Box, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -59,9 +64,11 @@ class Prior(ABC):
     """
 
     name: ClassVar[str]
+    #: Whether each coefficient has a precision of its own, whatever the others are.
+    is_independent: ClassVar[bool] = False
     #: Whether several data vectors share their alpha.
     joins_tasks: ClassVar[bool] = False
-    #: Whether the update maximises the evidence over free precisions, so that steps may be extrapolated.
+    #: Whether the update maximises what `slope` is the derivative of, so that steps may be extrapolated.
     extrapolates: ClassVar[bool] = True
     #: Whether the model is the same in any units of the columns of Phi: not where coefficients share a
     #: precision, whose sizes are then compared.
@@ -70,8 +77,47 @@ class Prior(ABC):
     keeps_bands: ClassVar[bool] = False
     #: Whether precisions are means over several coefficients, so that errors of single ones average out.
     averages: ClassVar[bool] = False
+    #: How far it ties coefficients to each other, from 0 (not at all) to 2 (one precision for all): of priors
+    #: that predict few data equally well, the one that ties more is chosen.
+    restraint: ClassVar[float] = 0.0
     #: Array libraries that the update works on, such as ``("numpy", "torch")``; None for any.
     libraries: ClassVar[tuple[str, ...] | None] = None
+
+    @property
+    def label(self) -> str:
+        """The prior in a few words, for tables.
+
+        Examples
+        --------
+        >>> from cofem import Block, MultiTask, Power
+        >>> Power(0.5).label, MultiTask(Block(3)).label
+        ('Power(0.5)', 'MultiTask(Block(3))')
+        """
+        return repr(self)
+
+    @property
+    def within_a_task(self) -> Prior:
+        """The prior of one task by itself.
+
+        Examples
+        --------
+        >>> from cofem import Block, MultiTask
+        >>> MultiTask(Block(3)).within_a_task.groups
+        3
+        """
+        return self
+
+    @property
+    def starts_from(self) -> Prior | None:
+        """The prior of a fit whose precisions one with this prior starts from; None for the usual start.
+
+        Examples
+        --------
+        >>> from cofem import Independent, Sparser
+        >>> Independent().starts_from, Sparser(2).starts_from
+        (None, Independent())
+        """
+        return None
 
     def check(self, n_columns: int) -> None:  # noqa: B027 (most priors fit any dictionary)
         """Refuse what does not fit a dictionary with so many columns, naming the argument.
@@ -128,6 +174,21 @@ class Prior(ABC):
         [0.5, 0.5, 4.0, 4.0]
         """
 
+    def slope(self, alpha: Array, second_moment: Array, cap: float) -> Array:
+        """Return the derivative of what the updates maximise along ``log alpha``, up to a factor; shape (D,).
+
+        It safeguards extrapolated steps. That of the log evidence, ``1 - alpha_j m_j``, unless a prior says
+        otherwise.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem import Independent
+        >>> Independent().slope(np.array([2.0, 1.0]), np.array([0.5, 3.0]), cap=1e12).tolist()
+        [0.0, -2.0]
+        """
+        return evidence_gradient(alpha, second_moment)
+
 
 @dataclass(frozen=True)
 class Independent(Prior):
@@ -141,7 +202,9 @@ class Independent(Prior):
     """
 
     name: ClassVar[str] = "independent"
+    is_independent: ClassVar[bool] = True
     free_of_units: ClassVar[bool] = True
+    keeps_bands: ClassVar[bool] = True
 
     def precisions(self, second_moment: Array, cap: float) -> Array:
         """M-step."""
@@ -151,3 +214,14 @@ class Independent(Prior):
 def capped_inverse(x: Array, cap: float) -> Array:
     """``1 / x``, at most `cap`."""
     return reciprocal(namespace(x).maximum(x, number_like(x, 1 / cap)))
+
+
+def evidence_gradient(alpha: Array, second_moment: Array) -> Array:
+    """Return the derivative of the log evidence with respect to ``log alpha``, up to a constant factor.
+
+    ``1 - alpha_j E |z_j|^2``; it vanishes at a fixed point of EM.
+    """
+    gradient = alpha * second_moment
+    gradient *= -1
+    gradient += 1
+    return gradient

@@ -35,7 +35,13 @@ class Block(Prior):
 
     name: ClassVar[str] = "block"
     averages: ClassVar[bool] = True
+    restraint: ClassVar[float] = 1.5
     libraries: ClassVar[tuple[str, ...] | None] = ("numpy", "torch")
+
+    @property
+    def label(self) -> str:
+        """The prior in a few words."""
+        return f"Block({self.groups})" if isinstance(self.groups, int) else "Block(groups)"
 
     def check(self, n_columns: int) -> None:
         """Refuse blocks that do not fit the dictionary.
@@ -69,16 +75,26 @@ class Block(Prior):
             kept[n_columns] = DeviceCache(labels), DeviceCache(np.bincount(labels).astype(np.float64))
         return kept[n_columns]
 
+    def means(self, values: Array) -> Array:
+        """Return the mean over the block of each coefficient, shape (D,).
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> Block(2).means(np.array([1.0, 3.0, 0.5, 0.5])).tolist()
+        [2.0, 2.0, 0.5, 0.5]
+        """
+        labels, sizes = self._blocks(values.shape[0])
+        if is_torch(values):
+            where, size = labels.like(values), sizes.like(values)
+            mean = (size * 0).index_add_(0, where, values.to(size.dtype)) / size
+            return mean.to(values.dtype)[where]
+        total = np.bincount(labels.values, weights=values)
+        return (total / sizes.values).astype(values.dtype)[labels.values]
+
     def precisions(self, second_moment: Array, cap: float) -> Array:
         """M-step."""
-        labels, sizes = self._blocks(second_moment.shape[0])
-        if is_torch(second_moment):
-            where, size = labels.like(second_moment), sizes.like(second_moment)
-            mean = (size * 0).index_add_(0, where, second_moment.to(size.dtype)) / size
-            return capped_inverse(mean.to(second_moment.dtype), cap)[where]
-        total = np.bincount(labels.values, weights=second_moment)
-        mean = (total / sizes.values).astype(second_moment.dtype)
-        return capped_inverse(mean, cap)[labels.values]
+        return capped_inverse(self.means(second_moment), cap)
 
 
 def _labels(groups: Any, n_columns: int) -> np.ndarray:

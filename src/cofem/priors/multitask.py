@@ -1,19 +1,27 @@
-"""One precision for each coefficient, shared by several tasks."""
+"""Precisions shared by several tasks."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from cofem.priors.base import Independent
+from cofem._arrays import Array, namespace
+from cofem.priors.base import Independent, Prior, RowLayout
 
 
 @dataclass(frozen=True)
-class MultiTask(Independent):
-    """Tasks share their support: ``alpha_j = L / sum_l E |z_jl|^2`` (Ji, Dunson and Carin 2008).
+class MultiTask(Prior):
+    """Tasks share their precisions: second moments are averaged over the tasks (Ji, Dunson and Carin 2008).
 
     Data of shape (N, L) have one dictionary in common, and the variances are computed once for all tasks.
     Lists of dictionaries and data may differ in their numbers of rows.
+
+    Parameters
+    ----------
+    prior : Prior, optional
+        Who shares a precision within a task: by default nobody (``alpha_j = L / sum_l E |z_jl|^2``). With
+        ``MultiTask(Block(3))``, blocks of three are zero or not as a whole and in all tasks, as the free
+        orientations of a dipole over time are.
 
     Examples
     --------
@@ -25,7 +33,151 @@ class MultiTask(Independent):
     >>> post = cofem.fit(Phi, Y, noise_std=0.01, prior=cofem.MultiTask())
     >>> post.mean.shape, bool(np.abs(post.mean - Z).max() < 0.05)
     ((40, 3), True)
+    >>> cofem.fit(Phi, Y, noise_std=0.01, prior=cofem.MultiTask(cofem.Block(4))).alpha.shape
+    (40,)
     """
+
+    prior: Prior = field(default_factory=Independent)
 
     name: ClassVar[str] = "multi-task"
     joins_tasks: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.prior, Prior):
+            raise TypeError(f"prior must be a prior such as cofem.Block(3), got {self.prior!r}")
+        if self.prior.joins_tasks:
+            raise ValueError(f"prior must be one for a single task, got {self.prior!r}")
+
+    @property
+    def label(self) -> str:
+        """The prior in a few words."""
+        return f"MultiTask({'' if self.prior == Independent() else self.prior.label})"
+
+    @property
+    def restraint(self) -> float:  # type: ignore[override]
+        """How far it ties coefficients of a task to each other, and those of several tasks."""
+        return self.prior.restraint + 0.01
+
+    @property
+    def is_independent(self) -> bool:  # type: ignore[override]
+        """Whether coefficients of a task have precisions of their own."""
+        return self.prior.is_independent
+
+    @property
+    def extrapolates(self) -> bool:  # type: ignore[override]
+        """Whether steps may be extrapolated."""
+        return self.prior.extrapolates
+
+    @property
+    def free_of_units(self) -> bool:  # type: ignore[override]
+        """Whether units of columns make no difference."""
+        return self.prior.free_of_units
+
+    @property
+    def averages(self) -> bool:  # type: ignore[override]
+        """Whether precisions are means over several coefficients of a task."""
+        return self.prior.averages
+
+    @property
+    def libraries(self) -> tuple[str, ...] | None:  # type: ignore[override]
+        """Array libraries that the update works on."""
+        return self.prior.libraries
+
+    @property
+    def within_a_task(self) -> Prior:
+        """The prior of one task by itself."""
+        return self.prior
+
+    @property
+    def starts_from(self) -> Prior | None:
+        """The prior of a fit that this one starts from, over tasks."""
+        first = self.prior.starts_from
+        return None if first is None else MultiTask(first)
+
+    def check(self, n_columns: int) -> None:
+        """Refuse what does not fit a dictionary with so many columns.
+
+        Examples
+        --------
+        >>> from cofem import Block
+        >>> MultiTask(Block([[0, 9]])).check(8)
+        Traceback (most recent call last):
+            ...
+        ValueError: groups[0] must hold indices from 0 to 7, got [0, 9]
+        """
+        self.prior.check(n_columns)
+
+    def for_rows(self, layout: RowLayout) -> MultiTask:
+        """Return the prior for the rows of an analysis operator."""
+        return replace(self, prior=self.prior.for_rows(layout))
+
+    def precisions(self, second_moment: Array, cap: float) -> Array:
+        """M-step."""
+        return self.prior.precisions(second_moment, cap)
+
+    def slope(self, alpha: Array, second_moment: Array, cap: float) -> Array:
+        """Return the derivative of what the updates maximise."""
+        return self.prior.slope(alpha, second_moment, cap)
+
+
+@dataclass(frozen=True)
+class OneAfterAnother(Prior):
+    """The coefficients of several tasks in one vector, task by task, with precisions in common.
+
+    For tasks with dictionaries of their own, which make one block-diagonal dictionary.
+
+    Parameters
+    ----------
+    prior : Prior
+        Who shares a precision within a task.
+    n_tasks : int
+        Number of tasks.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> OneAfterAnother(Independent(), 2).precisions(np.array([1.0, 3.0, 3.0, 1.0]), cap=1e12).tolist()
+    [0.5, 0.5, 0.5, 0.5]
+    """
+
+    prior: Prior
+    n_tasks: int
+
+    name: ClassVar[str] = "one after another"
+    averages: ClassVar[bool] = True
+
+    @property
+    def extrapolates(self) -> bool:  # type: ignore[override]
+        """Whether steps may be extrapolated."""
+        return self.prior.extrapolates
+
+    @property
+    def libraries(self) -> tuple[str, ...] | None:  # type: ignore[override]
+        """Array libraries that the update works on."""
+        return self.prior.libraries
+
+    @property
+    def starts_from(self) -> Prior | None:
+        """The prior of a fit that this one starts from, over tasks."""
+        first = self.prior.starts_from
+        return None if first is None else OneAfterAnother(first, self.n_tasks)
+
+    def check(self, n_columns: int) -> None:
+        """Refuse what does not fit the columns of one task."""
+        self.prior.check(n_columns // self.n_tasks)
+
+    def precisions(self, second_moment: Array, cap: float) -> Array:
+        """M-step."""
+        return self._of_all(self.prior.precisions(self._mean(second_moment), cap))
+
+    def slope(self, alpha: Array, second_moment: Array, cap: float) -> Array:
+        """Return the derivative of what the updates maximise, with a share for each task."""
+        one = alpha[: alpha.shape[0] // self.n_tasks]
+        return self._of_all(self.prior.slope(one, self._mean(second_moment), cap))
+
+    def _mean(self, values: Array) -> Array:
+        xp = namespace(values)
+        return xp.mean(xp.reshape(values, (self.n_tasks, -1)), axis=0)
+
+    def _of_all(self, values: Array) -> Array:
+        return namespace(values).concat([values] * self.n_tasks)

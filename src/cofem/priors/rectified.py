@@ -14,7 +14,7 @@ For means far below zero both differences cancel. The continued fraction
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import erfcx, log_ndtr, ndtri_exp
+from scipy.special import erfcx, log_ndtr, ndtr, ndtri, ndtri_exp
 
 from cofem._arrays import Array
 
@@ -84,6 +84,27 @@ def rectified_quantile(probability: float | Array, mean: Array, variance: Array)
     far = a > 1e4
     quantile = np.where(far, -sigma * upper / np.maximum(a, 1.0), mu + sigma * x)
     return np.maximum(quantile, 0.0).astype(np.asarray(mean).dtype)
+
+
+def rectified_interval(level: float, mean: Array, variance: Array) -> tuple[Array, Array]:
+    """Shortest interval that holds `level` of ``N(mean, variance)`` given that it is not negative.
+
+    It begins at zero where zero is likely, and is central around the mean elsewhere.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> lower, upper = rectified_interval(0.9, np.array([-1.0, 0.0, 1.0, 9.0]), np.ones(4))
+    >>> lower.round(2).tolist(), upper.round(2).tolist()
+    ([0.0, 0.0, 0.0, 7.36], [1.15, 1.64, 2.38, 10.64])
+    """
+    mu, sigma = np.asarray(mean, dtype=np.float64), np.sqrt(np.asarray(variance, dtype=np.float64))
+    half = sigma * ndtri(0.5 * (1 + level * ndtr(mu / sigma)))
+    one_sided = half >= mu
+    kind = np.asarray(mean).dtype
+    lower = np.where(one_sided, 0.0, mu - half).astype(kind)
+    upper = np.where(one_sided, rectified_quantile(level, mean, variance), mu + half).astype(kind)
+    return lower, upper
 
 
 def rectified_draws(mean: Array, variance: Array, n: int, rng: np.random.Generator) -> np.ndarray:

@@ -61,6 +61,14 @@ def blocks(D: int, f: float, rng: np.random.Generator) -> Case:
     return _observed(_samples(D, f, rng), z, rng)
 
 
+def tasks_of_blocks(D: int, f: float, rng: np.random.Generator) -> Case:
+    """Four signals with their 0.04 D non-zeros in the same blocks of 8, whose edges are known."""
+    z = np.zeros((D, 4))
+    where = rng.choice(D // 8, round(0.04 * D / 8), replace=False)[:, None] * 8 + np.arange(8)
+    z[where.ravel()] = rng.standard_normal((where.size, 4))
+    return _observed(_samples(D, f, rng), z, rng)
+
+
 def clusters(D: int, f: float, rng: np.random.Generator) -> Case:
     """0.04 D non-zeros in runs of 4 to 12, anywhere."""
     z = np.zeros(D)
@@ -75,6 +83,14 @@ def positive(D: int, f: float, rng: np.random.Generator) -> Case:
     z = np.zeros(D)
     where = rng.choice(D, round(0.04 * D), replace=False)
     z[where] = np.abs(rng.standard_normal(where.size))
+    return _observed(_samples(D, f, rng), z, rng)
+
+
+def few(D: int, f: float, rng: np.random.Generator) -> Case:
+    """0.04 D non-zeros of any sign, and nothing else to know: `cofem.Sparser` against the default."""
+    z = np.zeros(D)
+    where = rng.choice(D, round(0.04 * D), replace=False)
+    z[where] = rng.standard_normal(where.size)
     return _observed(_samples(D, f, rng), z, rng)
 
 
@@ -119,9 +135,11 @@ def as_real(case: Case) -> Case:
 STRUCTURES = {
     "4 tasks": Structure(tasks, {"prior": cofem.MultiTask()}),
     "blocks of 8": Structure(blocks, {"prior": cofem.Block(8)}),
+    "4 tasks of blocks": Structure(tasks_of_blocks, {"prior": cofem.MultiTask(cofem.Block(8))}),
     "clusters": Structure(clusters, {"prior": cofem.PatternCoupled(1.0)}),
     "non-negative": Structure(positive, {"nonnegative": True}),
     "complex": Structure(complex_spikes, {}, as_real),
+    "few": Structure(few, {"prior": cofem.Sparser(3)}),
 }
 
 

@@ -14,27 +14,38 @@ from cofem._arrays import Array, as_shape, average, place, squared_modulus
 from cofem.inference.analysis.method import AnalysisEM, pace_of
 from cofem.inference.analysis.prediction import FromPredictions
 from cofem.inference.analysis.problem import AnalysisProblem, WarmStart
+from cofem.inference.analysis.process import learn_process
 from cofem.inference.base import State
 from cofem.inference.loop import Stage
 from cofem.inference.noise.learning import HeldOutParts, Plan
 from cofem.inference.problem import Problem
+from cofem.inference.record import FitInterrupted
 from cofem.inference.stages import Runner
 from cofem.operators import Gradient, Operator, as_operator, vstack
-from cofem.priors import Block, Independent, Neighbours, Prior
+from cofem.priors import Block, Independent, Neighbours, Power, Prior
 from cofem.status import StatusCode
 
 #: Side of the windows along one axis: with 3 and 9 the noise of a yearly series was taken for its signal.
 LONG_WINDOW = 21
 #: Standard errors by which a candidate must be better than those before it.
 PLAINLY = 3.0
+#: Parts held out in turn where a process was learned: it needs no part itself, and two tell what is plain.
+PARTS_BESIDE_PROCESS = 2
 
 
 class Candidate(NamedTuple):
-    """An analysis operator, who shares precisions among its rows, and both in words."""
+    """An analysis operator, who shares precisions among its rows, and both in words.
+
+    Where the operator was learned from the data, so were `noise_var` and `n_parameters` numbers in all. One
+    with `else_process` is judged only where no process can be learned in its place.
+    """
 
     operator: Operator
     prior: Prior
     label: str
+    noise_var: float | None = None
+    n_parameters: int = 0
+    else_process: bool = False
 
 
 class Chosen(NamedTuple):
@@ -95,12 +106,32 @@ def candidates(analysis: Any, prior: Prior | None, phi: Operator) -> list[Candid
     return [shared, Candidate(both, apart, "first and second differences, all of a place together")]
 
 
+def candidates_among_rows(analysis: Any, phi: Operator) -> list[Candidate]:
+    """Return what is to be judged for ``prior="auto"``: who shares precisions among the rows of an operator.
+
+    Parameters
+    ----------
+    analysis, phi : as for `candidates`
+        For a shape the candidates are those without a prior.
+    """
+    given = candidates(analysis, None, phi)
+    if len(given) > 1:
+        return given
+    operator = given[0].operator
+    priors: list[Prior] = [Independent(), Power(0.5), Power(2)]
+    if operator.row_groups is not None:
+        priors.append(Block(operator.row_groups))
+        if operator.row_places is not None and operator.band_symbols() is not None:
+            priors += [Neighbours(3), Neighbours(1, bands="together")]
+    return [Candidate(operator, prior, prior.label) for prior in priors]
+
+
 def _along_one_axis(shape: tuple[int, ...], both: Operator) -> list[Candidate]:
     """Return the candidates for a series: a window along one axis holds few places."""
     second = Gradient(shape, order=2)
     everywhere = Block(np.zeros(second.shape[0], dtype=np.intp))
     return [
-        Candidate(second, everywhere, "second differences alike everywhere"),
+        Candidate(second, everywhere, "second differences alike everywhere", else_process=True),
         Candidate(both, Neighbours(LONG_WINDOW), f"first and second differences, shared by {LONG_WINDOW}"),
         Candidate(
             both, Neighbours(1, bands="together"), "first and second differences, all of a place together"
@@ -147,6 +178,9 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
     if problem.n_rows < 2:
         raise ValueError("noise_std cannot be learned from a single datum; give noise_std")
     parts = HeldOutParts().parts(problem.n_rows, runner.rng)
+    given = _with_process(problem, given)
+    if given[0].noise_var is not None:
+        parts = parts[:PARTS_BESIDE_PROCESS]
     power = average(squared_modulus(problem.y)) or 1.0
     found: list[_Judged] = []
     for number, candidate in enumerate(given, 1):
@@ -155,25 +189,38 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
         first = check_analysis_method(plan.method, problem.y).first_noise(whole) * power
         for part, rows in enumerate(parts, 1):
             start = problem.noise_var if known else (judged.noise[-1] if judged.noise else first)
-            seen, unseen, y = whole.split(rows, start)
+            learned = candidate.noise_var
+            seen, unseen, y = whole.split(rows, start if learned is None else learned)
             rule = FromPredictions(unseen, y)
             name = f"{plan.task}/choice/{number}/{part}"
             title = "noise" if len(given) == 1 else f"choice {number}/{len(given)}"
             steps = pace_of(whole).judged_after if len(given) > 1 else plan.method.default_max_iter
             stage = Stage(name, title, plan.alpha_init, steps, noise=None if known else rule, kept=True)
+            if learned is not None:  # at the precision that was learned with it, which is 1
+                stage = stage._replace(alpha_init=problem.units.apply(1.0, -2), max_iter=1, noise=None)
             outcome = runner.run(seen, plan.method, stage)
             if outcome.status.code is StatusCode.FAILED:
                 return _broken(judged, outcome.problem.noise_var, fault=outcome.status.message)
-            noise_var = problem.noise_var if known else rule.noise_var(outcome.problem, outcome.state)
-            final = outcome.problem.with_noise(noise_var)
-            likely, holding = rule.scales(final, outcome.state)
+            if learned is not None:
+                noise_var, likely, holding = learned, 1.0, 1.0
+                final = outcome.problem
+            else:
+                noise_var = problem.noise_var if known else rule.noise_var(outcome.problem, outcome.state)
+                final = outcome.problem.with_noise(noise_var)
+                likely, holding = rule.scales(final, outcome.state)
             judged.noise.append(noise_var)
             judged.scale.append(holding)
-            judged.density.append(rule.log_densities(final, outcome.state, likely))
+            # Parameters that the same data were seen for make them likelier, as in Akaike's criterion.
+            density = (
+                rule.log_densities(final, outcome.state, likely) - candidate.n_parameters / problem.n_rows
+            )
+            judged.density.append(density)
             judged = judged._replace(alpha=outcome.state.alpha, warm=_warm_start(outcome.state))
             if outcome.status.code is StatusCode.STOPPED:
                 return _broken(judged, outcome.problem.noise_var, stopped=True)
+            del outcome, final, seen, unseen, rule  # the next one needs the memory
         found.append(judged)
+        _forget_losers(found)
     densities = [np.concatenate(judged.density) for judged in found]
     best = best_of(densities)
     chosen = found[best]
@@ -190,7 +237,9 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
             f"{count} data held out (the others, in nats a datum: {others})"
         )
     noise_var = float(np.median(chosen.noise))
-    if not known:
+    if not known and given[best].noise_var is not None:
+        notes.append("the noise was learned by the evidence, with the spectrum")
+    elif not known:
         turns = "" if len(parts) == 1 else f", {len(parts)} parts in turn"
         notes.append(f"the noise was learned from predictions of {count} data held out{turns}")
     scale = float(np.exp(np.mean(np.log(chosen.scale))))
@@ -202,8 +251,31 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
     return Chosen(ready, alpha, tuple(notes))
 
 
+def _forget_losers(found: list[_Judged]) -> None:
+    """Drop the arrays of candidates that others are plainly better than, in place."""
+    best = best_of([np.concatenate(judged.density) for judged in found])
+    for i, judged in enumerate(found):
+        if i != best:
+            found[i] = judged._replace(alpha=None, warm=None)
+
+
 def _warm_start(state: State) -> WarmStart:
     return WarmStart(state.mean, state.carry.ratios, state.carry.steps)
+
+
+def _with_process(problem: Problem, given: list[Candidate]) -> list[Candidate]:
+    """Put a process that is learned in the place of second differences alike everywhere, for a series."""
+    if not given[0].else_process:
+        return given
+    try:
+        process = learn_process(problem)
+    except KeyboardInterrupt as interrupt:
+        raise FitInterrupted(str(interrupt) or "the fit was interrupted", None) from interrupt
+    if process is None:
+        return given
+    everywhere = Block(np.zeros(process.operator.shape[0], dtype=np.intp))
+    first = Candidate(process.operator, everywhere, process.label, process.noise_var, process.n_parameters)
+    return [first, *given[1:]]
 
 
 def best_of(densities: list[np.ndarray]) -> int:

@@ -7,7 +7,17 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from cofem._arrays import Array, as_rows, inner, namespace, number_like, reciprocal, squared_modulus, to_numpy
+from cofem._arrays import (
+    Array,
+    as_rows,
+    inner,
+    is_complex,
+    namespace,
+    number_like,
+    reciprocal,
+    squared_modulus,
+    to_numpy,
+)
 from cofem._packing import packable
 from cofem.inference.analysis.problem import AnalysisProblem
 from cofem.inference.base import Info, Method, State
@@ -21,6 +31,8 @@ from cofem.status import StatusCode
 
 #: Degrees of freedom of a row, and precisions relative to the largest, below which nothing is left of it.
 LEAST_FREEDOM, LEAST_PRECISION = 1e-12, 1e-20
+#: A variance that is nothing beside any other.
+NOTHING = 1e-30
 #: Change of the mean in a step, relative to the posterior's spread, that is small enough if nothing is drawn.
 SMALL_CHANGE_IF_EXACT = 0.01
 #: Steps at the start in which precisions of a band change by one factor, and the least part of a band that
@@ -69,8 +81,8 @@ OF_FEW_SUMS = Pace((3, 6), 1.0, 0.07, False, 1e-3, 10, 16, 14)
 class Carry(NamedTuple):
     """What one E-step hands to the next."""
 
-    #: ``E |(B u)_i|^2``, averaged over tasks, shape (M,); None once the stage is done.
-    moment: Array | None
+    #: Precisions of the next step, shape (M,); None once the stage is done.
+    next_alpha: Array | None
     #: Steps done.
     steps: int = 1
     #: Variances of the predictions of data that are held out, shape (H,); None if there are none.
@@ -85,12 +97,19 @@ class Carry(NamedTuple):
 class _Moments(NamedTuple):
     mean: Array
     variance: Array
-    row_variance: Array
+    row_variance: Array | None
     predicted: Array | None
     info: Info
     draws: float = 0.0
     #: Variances of rows and places if A were its diagonal.
     rough: tuple[Array | None, Array | None] = (None, None)
+
+
+class _At(NamedTuple):
+    """Where a fit stands: the mean, and how many steps were done."""
+
+    mean: Array
+    steps: int
 
 
 @dataclass(frozen=True)
@@ -196,7 +215,7 @@ class AnalysisEM(Method):
     def step(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         """Update the precisions, then take the moments at them."""
         assert isinstance(problem, AnalysisProblem)
-        alpha = self._update(problem, state)
+        alpha = state.carry.next_alpha
         found = self._moments(problem, alpha, state.mean, rng)
         if found.info.end is StatusCode.FAILED:
             return state, found.info
@@ -215,13 +234,15 @@ class AnalysisEM(Method):
         variance, row_variance = found.variance, found.row_variance
         predicted, draws = found.predicted, found.draws
         ratio = place_ratio = None
-        if rows is not None:
-            # A row of zeros has no variance.
-            ratio = row_variance / namespace(rows).maximum(rows, number_like(rows, 1e-30))
+        if rows is not None:  # in place from here on, since arrays of M numbers are the largest there are
+            ratio = row_variance
+            rows += number_like(rows, NOTHING)  # rows of zeros have no variance
+            ratio /= rows
             if not problem.prior.averages and _is_local(problem):
                 ratio = problem.rows.pooled(ratio)
             ratio = _mixed(ratio, old[0], share)
-            row_variance = ratio * rows
+            rows *= ratio
+            row_variance = rows
         if places is not None:
             place_ratio = _mixed(variance / places, old[1], share)
             variance = place_ratio * places
@@ -233,14 +254,16 @@ class AnalysisEM(Method):
             predicted = _mixed(predicted, before.predicted, share)
             # What an average with such weights is worth: the inverse of the sum of their squares.
             draws = 1 / (share**2 / draws + (1 - share) ** 2 / before.draws)
-        moment = _row_power(problem, found.mean) + row_variance
+        assert row_variance is not None
+        row_variance += _row_power(problem, found.mean)
+        after = self._update(problem, alpha, row_variance, _At(found.mean, steps + 1))
         return State(
-            alpha, found.mean, variance, Carry(moment, steps + 1, predicted, draws, (ratio, place_ratio))
+            alpha, found.mean, variance, Carry(after, steps + 1, predicted, draws, (ratio, place_ratio))
         )
 
     def settled(self, state: State) -> State:
         """Return what is kept of a state when its stage is done: candidates are judged by predictions."""
-        return replace(super().settled(state), carry=state.carry._replace(moment=None))
+        return replace(super().settled(state), carry=state.carry._replace(next_alpha=None))
 
     def finish(
         self, problem: Problem, state: State, ended: StatusCode, rng: np.random.Generator
@@ -260,7 +283,7 @@ class AnalysisEM(Method):
             # a draw's energy, variances were half of the exact ones (30 x 30 pixels from 39 % of cosines).
             draws = self.final_draws or (FINAL_DRAWS if _are_alike(problem) else FINAL_DRAWS_ALONE)
             fine = replace(self, draws=draws, cg_tol=0.5 * self.cg_tol, draw_tol=0.3 * self.draw_tol)
-        found = fine._moments(problem, state.alpha, state.mean, rng)
+        found = fine._moments(problem, state.alpha, state.mean, rng, with_rows=False)
         if found.info.end is StatusCode.FAILED:
             return state, Info(trouble=found.info.message)
         trouble = found.info.trouble
@@ -268,8 +291,9 @@ class AnalysisEM(Method):
         if trouble and ended is StatusCode.CONVERGED:
             info = Info(trouble=trouble, end=StatusCode.MAX_ITER, message=f"the last mean: {trouble}")
         if judged:
-            total = found.draws + carry.draws
             assert found.predicted is not None
+            assert carry.predicted is not None
+            total = found.draws + carry.draws
             predicted = _mixed(found.predicted, carry.predicted, found.draws / total)
             carry = carry._replace(predicted=predicted, draws=total)
         return replace(state, mean=found.mean, variance=found.variance, carry=carry), info
@@ -286,31 +310,41 @@ class AnalysisEM(Method):
         """Tell whether precisions of a band change by one factor after so many steps."""
         return steps <= WHOLE_BANDS and pace_of(problem).by_bands and not self.is_exact(problem)
 
-    def _update(self, problem: AnalysisProblem, state: State) -> Array:
-        """M-step, lengthened."""
-        prior, alpha = problem.prior, state.alpha
+    def _update(self, problem: AnalysisProblem, alpha: Array, moment: Array, state: _At) -> Array:
+        """M-step, lengthened: the next precisions, from ``E |(B u)_i|^2``, means over tasks, shape (M,)."""
+        prior, cap = problem.prior, problem.alpha_cap
         xp = namespace(alpha)
-        freedom = xp.maximum(problem.rows.freedom(alpha), number_like(alpha, LEAST_FREEDOM))
-        cap = problem.alpha_cap
-        image = prior.precisions(state.carry.moment, cap)
-        alike = prior.keeps_bands and problem.rows.freedom_of_bands
-        image = image * freedom if alike else image / prior.precisions(freedom, np.inf)
-        if self._goes_by_bands(problem, state.carry.steps):
-            factors = _factors_of_bands(problem, state, freedom)
+        low, high = number_like(alpha, LEAST_PRECISION * cap), number_like(alpha, cap)
+        if self._goes_by_bands(problem, state.steps):
+            factors = _factors_of_bands(problem, alpha, moment, state.mean)
             if factors is not None:
-                return xp.clip(
-                    alpha * factors, number_like(image, LEAST_PRECISION * cap), number_like(image, cap)
-                )
-        change = xp.log(image) - xp.log(alpha)
+                return xp.clip(alpha * factors, low, high)
+        image = prior.precisions(moment, cap)
+        bands = problem.rows.freedom_by_bands(alpha) if prior.keeps_bands else None
+        if bands is None:
+            freedom = xp.maximum(problem.rows.freedom(alpha), number_like(alpha, LEAST_FREEDOM))
+            image = image / prior.precisions(freedom, np.inf)
+            del freedom
         longest = float(np.log(LONGEST))
         length = self.relaxation
         if not self.is_exact(problem):
-            length *= min(1.0, pace_of(problem).full_steps / state.carry.steps)
-        image = image * xp.exp((length - 1) * xp.clip(change, -longest, longest))
-        return xp.clip(image, number_like(image, LEAST_PRECISION * cap), number_like(image, cap))
+            length *= min(1.0, pace_of(problem).full_steps / state.steps)
+        whole = [(slice(None), 1.0)]
+        for part, share in whole if bands is None else bands:
+            new = image[part] * max(share, LEAST_FREEDOM)
+            change = xp.clip(xp.log(new / alpha[part]), -longest, longest)
+            new *= xp.exp((length - 1) * change)
+            image[part] = xp.clip(new, low, high)
+        return image
 
     def _moments(
-        self, problem: AnalysisProblem, alpha: Array, guess: Array | None, rng: np.random.Generator
+        self,
+        problem: AnalysisProblem,
+        alpha: Array,
+        guess: Array | None,
+        rng: np.random.Generator,
+        *,
+        with_rows: bool = True,
     ) -> _Moments:
         if self.is_exact(problem):
             return _exact(problem, alpha)
@@ -322,7 +356,8 @@ class AnalysisEM(Method):
         if guess is not None:
             guess = namespace(guess).asarray(as_rows(guess), copy=True)
         solved = system.solve(right, tol=self.cg_tol, reference=problem.n_rows, guess=guess, **limit)
-        accounts, mean = [solved], solved.x
+        mean = solved.x
+        accounts = [_without_solution(solved)]
         direct = problem.held_out is not None and not _predicts_places(problem)
         inverse = reciprocal(system.diagonal) if _are_alike(problem) else None
         variance = row_variance = predicted = None
@@ -332,18 +367,22 @@ class AnalysisEM(Method):
             right = system.of_draws(count, rng, signs=True)
             centre = None if inverse is None else right * (inverse / problem.noise_var)
             drawn = system.solve(right, tol=self.draw_tol, reference=problem.n_columns, **limit)
-            accounts.append(drawn)
+            accounts.append(_without_solution(drawn))
             # One after the other, to save memory.
             for i in range(count):
                 x = drawn.x[i, :]
-                row_variance = _added(row_variance, squared_modulus(rows.operator.forward(x)))
+                if with_rows:
+                    row_variance = _added(row_variance, _squared(rows.operator.forward(x)))
                 if direct:
                     assert problem.held_out is not None
                     predicted = _added(predicted, squared_modulus(problem.held_out.forward(x)))
                 variance = _added(variance, squared_modulus(x if centre is None else x - centre[i, :]))
         assert variance is not None
-        assert row_variance is not None
-        variance, row_variance = variance / draws, row_variance / draws
+        variance /= draws
+        rough = None
+        if row_variance is not None:
+            row_variance /= draws
+            rough = rows.rough_variance(system.diagonal)
         if inverse is not None:
             # The variance of a place given its neighbours is known; its mean given them is drawn (Siden et
             # al. 2018). Of the latter, the size relative to the former is alike from place to place.
@@ -352,8 +391,7 @@ class AnalysisEM(Method):
         if predicted is not None:
             predicted = predicted / draws
         mean = namespace(mean).reshape(mean, (*problem.y.shape[:-1], -1))
-        roughly = (rows.rough_variance(system.diagonal), inverse)
-        return _Moments(mean, variance, row_variance, predicted, _account(accounts), draws, roughly)
+        return _Moments(mean, variance, row_variance, predicted, _account(accounts), draws, (rough, inverse))
 
 
 def pace_of(problem: AnalysisProblem) -> Pace:
@@ -382,28 +420,38 @@ def _predicts_places(problem: AnalysisProblem) -> bool:
     return held_out is not None and _is_local(problem) and held_out.abs2() is not None
 
 
-def _factors_of_bands(problem: AnalysisProblem, state: State, freedom: Array) -> Array | None:
+def _factors_of_bands(problem: AnalysisProblem, alpha: Array, moment: Array, mean: Array) -> Array | None:
     """Return what alpha is to be multiplied by, one number for each band, by MacKay's rule.
 
     Of whole bands it is as good as free of noise, and in three steps where plain ones take ten.
     """
-    rows, alpha = problem.rows, state.alpha
-    if rows.symbols is None:
+    rows = problem.rows
+    if rows.grid is None:
         return None
-    power = _row_power(problem, state.mean)
-    spread = state.carry.moment - power
-
-    def sums(x: Array) -> np.ndarray:
-        return rows.band_sums(to_numpy(x))
-
-    total = sums(freedom)
-    determined = np.maximum(total - sums(alpha * spread), DETERMINED * total)
-    factors = determined / np.maximum(sums(alpha * power), 1e-300)
+    power = _row_power(problem, mean)
+    total = rows.band_sums(problem.rows.freedom(alpha))
+    determined = np.maximum(
+        total - rows.band_sums(alpha, moment) + rows.band_sums(alpha, power), DETERMINED * total
+    )
+    factors = determined / np.maximum(rows.band_sums(alpha, power), 1e-300)
     return rows.for_each(np.clip(factors, 1 / LONGEST, LONGEST))
 
 
 def _mixed(new: Array, old: Array | None, share: float) -> Array:
-    return new if old is None else share * new + (1 - share) * old
+    """Return the average of both with these shares; the new one is overwritten."""
+    if old is not None:
+        new -= old
+        new *= share
+        new += old
+    return new
+
+
+def _squared(x: Array) -> Array:
+    """Return ``|x|^2``, where real in the memory of x."""
+    if is_complex(x):
+        return squared_modulus(x)
+    x *= x
+    return x
 
 
 def _added(total: Array | None, addend: Array) -> Array:
@@ -415,7 +463,7 @@ def _added(total: Array | None, addend: Array) -> Array:
 
 def _row_power(problem: AnalysisProblem, mean: Array) -> Array:
     """Return ``|B mean|^2``, averaged over tasks, shape (M,)."""
-    power = squared_modulus(problem.rows.operator.forward(mean))
+    power = _squared(problem.rows.operator.forward(mean))
     return power if power.ndim == 1 else namespace(power).mean(power, axis=0)
 
 
@@ -436,6 +484,11 @@ def _exact(problem: AnalysisProblem, alpha: Array) -> _Moments:
         predicted,
         Info(),
     )
+
+
+def _without_solution(result: CGResult) -> CGResult:
+    """Return the account of a solve alone, so that the solution need not stay in memory."""
+    return replace(result, x=np.empty(0))
 
 
 def _account(accounts: list[CGResult]) -> Info:

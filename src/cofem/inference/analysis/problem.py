@@ -17,6 +17,8 @@ from cofem.priors import Prior, RowLayout
 
 #: Unknowns, and entries of Phi and B, up to which moments are exact.
 SMALL_SIDE, SMALL_ENTRIES = 512, 2**21
+#: Unknowns up to which they are exact where B is a full matrix, which has no other solver than slow ones.
+SMALL_IF_FULL = 1024
 #: Share of the unknown's power that each row is expected to have at the start, relative to its norm.
 SHARE_AT_START = 0.05
 #: Largest precision, relative to what the data can resolve.
@@ -64,7 +66,12 @@ class AnalysisProblem(Problem):
     def of(cls, problem: Problem, operator: Operator, prior: Prior) -> AnalysisProblem:
         """Return a problem in analysis form; the prior says who shares precisions among the rows of B."""
         rows = Rows(operator, problem.y)
-        bound = prior.for_rows(RowLayout(rows.bands, operator.row_places, rows.grid))
+        boxes = rows.boxes
+        if boxes is None:
+            layout = RowLayout(rows.bands, operator.row_places, rows.grid)
+        else:
+            layout = RowLayout(None, None, rows.grid, boxes)
+        bound = prior.for_rows(layout)
         bound.check(rows.n_rows)
         return cls(
             problem.phi, problem.y, problem.noise_var, problem.units, bound, problem.nonnegative, rows=rows
@@ -73,6 +80,13 @@ class AnalysisProblem(Problem):
     def with_noise(self, noise_var: float) -> AnalysisProblem:
         """Return the problem with another noise variance."""
         return replace(self, noise_var=noise_var)
+
+    @property
+    def first(self) -> None:
+        """None: rows start as usual."""
+
+    def with_constraint(self, mean: Array) -> None:
+        """Return None: a constraint has no part in the fit."""
 
     def normalised(self) -> AnalysisProblem:
         """Return the problem itself: rows of B tie columns of Phi to each other."""
@@ -96,7 +110,9 @@ class AnalysisProblem(Problem):
     def is_small(self) -> bool:
         """Whether all entries of Phi and B are to be had, for exact moments."""
         d, m = self.n_columns, max(self.rows.n_rows, self.n_rows)
-        return isinstance(self.y, np.ndarray) and d <= SMALL_SIDE and d * m <= SMALL_ENTRIES
+        if not isinstance(self.y, np.ndarray) or d > SMALL_IF_FULL or d * m > SMALL_ENTRIES:
+            return False
+        return d <= SMALL_SIDE or (self.rows.sparse is None and self.rows.grid is None)
 
     def point(self, mean: Array, variance: Array) -> Array:
         """Return the mean: a constraint has no part in the fit, only in what is made of it."""
@@ -118,7 +134,7 @@ class AnalysisProblem(Problem):
         energy = self.phi.column_energy
         return namespace(energy).zeros_like(energy) + self.phi.energy / self.n_columns
 
-    @cached_property
+    @property
     def prior_weights(self) -> Array:
         """What changes of the prior variances of rows are weighted by."""
         return self.rows.for_each(1 / np.maximum(self.rows.energies, 1e-300))

@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,7 @@ class Finished:
     status: Status
     doubtful: bool
     rng: Mapping[str, Any]
+    figures: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 class Every:
@@ -204,6 +205,7 @@ class Keeper:
             done.history,
             done.status,
             done.doubtful,
+            done.figures,
         )
 
     def record(self, stage: str, method: Method) -> Record | None:
@@ -248,6 +250,7 @@ class Keeper:
             outcome.status,
             outcome.doubtful,
             self.rng.bit_generator.state,
+            outcome.figures,
         )
 
     def close(self) -> None:

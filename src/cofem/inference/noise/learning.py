@@ -16,6 +16,7 @@ from cofem._arrays import Array, average, in_precision, inner, on_device_of, siz
 from cofem.inference.base import Method
 from cofem.inference.loop import Stage
 from cofem.inference.noise.rules import FromEvidence, FromHeldOut, NoiseRule
+from cofem.inference.prediction import MOST_DRAWS, Errors
 from cofem.inference.problem import Problem
 from cofem.inference.record import Outcome
 from cofem.inference.registry import choose_method
@@ -29,6 +30,9 @@ ENOUGH_FOR_EVIDENCE = 5
 #: Data below which those that are held out are too few to learn a small noise from, see `least_from_few`. Not
 #: more: scikit-learn's check that weights count samples has 9 of them.
 FEW_DATA = 9
+#: Data that were held out from which on those outside of their intervals are counted, and how many times as
+#: many as there should be, and more than that many, are pointed out.
+ENOUGH_TO_COUNT, FAR_MORE = 20, 2.5
 #: Noise relative to the data from which on the signal counts as not found.
 NOTHING_FOUND = 0.8
 
@@ -48,6 +52,8 @@ class Plan(NamedTuple):
         Most outer steps.
     tol : float or None
         The user's tolerance.
+    begun : bool
+        Whether `alpha_init` is where the fit ended that this one starts from.
     """
 
     task: int
@@ -55,6 +61,7 @@ class Plan(NamedTuple):
     alpha_init: Array | float | None
     max_iter: int
     tol: float | None
+    begun: bool = False
 
     def stage(self, name: str = "fit", noise: NoiseRule | None = None) -> Stage:
         """Return the fit itself as a stage."""
@@ -88,6 +95,19 @@ class Learned(NamedTuple):
     fault: str = ""
 
 
+class Part(NamedTuple):
+    """A fit to the data without some, and the noise that was found there."""
+
+    outcome: Outcome
+    noise_var: float
+
+    @property
+    def errors(self) -> Errors:
+        """How far the predictions of the data that were held out are off."""
+        figures = self.outcome.figures
+        return Errors(figures["squares"], figures["spread"], MOST_DRAWS, self.outcome.problem.is_complex)
+
+
 class NoiseStrategy(Protocol):
     """A way to learn the noise."""
 
@@ -97,10 +117,12 @@ class NoiseStrategy(Protocol):
 
 def choose_strategy(problem: Problem, method: Method) -> NoiseStrategy:
     """Return the strategy that suits a problem."""
-    plenty = problem.n_rows >= max(ENOUGH_DATA * problem.n_columns, ENOUGH_FOR_EVIDENCE)
-    if plenty and method.any_prior:
-        return FromTheFit()
-    return HeldOutParts()
+    return FromTheFit() if has_plenty(problem) and method.any_prior else HeldOutParts()
+
+
+def has_plenty(problem: Problem) -> bool:
+    """Tell whether the evidence is enough to learn the noise from."""
+    return problem.n_rows >= max(ENOUGH_DATA * problem.n_columns, ENOUGH_FOR_EVIDENCE)
 
 
 def least_from_few(problem: Problem) -> float:
@@ -112,6 +134,18 @@ def least_from_few(problem: Problem) -> float:
     """
     count = size(problem.y)
     return 0.0 if count >= FEW_DATA else average(squared_modulus(problem.y)) / (count + 1)
+
+
+def about_intervals(errors: list[Errors], noise_var: float) -> str:
+    """Say so where data that were held out lie outside of 95 % intervals far more often than they should."""
+    count = sum(part.squares.size for part in errors)
+    outside = sum(part.outside(noise_var, 0.95) for part in errors)
+    if count < ENOUGH_TO_COUNT or outside <= FAR_MORE * 0.05 * count + FAR_MORE:
+        return ""
+    return (
+        f"; {outside} of these {count} data lie outside of their 95 % intervals, far more than there should "
+        'be: the prior does not suit the data, and prior="auto" has one chosen by them'
+    )
 
 
 def with_few_data(learned: Learned, problem: Problem) -> Learned:
@@ -138,6 +172,17 @@ class FromTheFit:
 
 
 @dataclass(frozen=True)
+class AlreadyLearned:
+    """A noise that was found while priors were compared."""
+
+    learned: Learned
+
+    def learn(self, problem: Problem, plan: Plan, runner: Runner) -> Learned:
+        """Run nothing."""
+        return self.learned
+
+
+@dataclass(frozen=True)
 class HeldOutParts:
     """The error at data that are held out of a fit, or of several in turn.
 
@@ -151,12 +196,16 @@ class HeldOutParts:
     starts : tuple of float
         Where the noise variance starts, relative to the data; the second, if the signal was not found from
         there.
+    judged : bool
+        Whether priors are judged by the parts: variances of predictions are then exact where a factor is
+        to be had, and checkpoints keep the precisions.
     """
 
     share: float = 0.1
     wanted: int = 200
     most_parts: int = 5
     starts: tuple[float, ...] = (1e-3, 1e-6)
+    judged: bool = False
 
     def learn(self, problem: Problem, plan: Plan, runner: Runner) -> Learned:
         """Fit the rest of the data for each part, and take the median of what the parts say."""
@@ -164,37 +213,77 @@ class HeldOutParts:
             raise ValueError("noise_std cannot be learned from a single datum; give noise_std")
         parts = self.parts(problem.n_rows, runner.rng)
         found: list[float] = []
-        power = inner(problem.y, problem.y) / size(problem.y)
+        errors: list[Errors] = []
         for number, rows in enumerate(parts, 1):
             title = "noise" if len(parts) == 1 else f"noise {number}/{len(parts)}"
-            # Where the noise is known from other parts already, that is a good place to start.
-            known = found and found[-1] < NOTHING_FOUND * power
-            starts = (found[-1] / power, *self.starts) if known else self.starts
-            for turn, start in enumerate(starts):
-                seen, rule = split(problem, rows, start)
-                method, _ = choose_method(seen)
-                name = f"{plan.task}/noise/{number}/{turn}"
-                stage = Stage(name, title, plan.alpha_init, method.default_max_iter, noise=rule)
-                outcome = runner.run(seen, method, stage)
-                noise_var = outcome.problem.noise_var
-                if outcome.status.code is StatusCode.FAILED:
-                    return Learned(float(np.median([*found, noise_var])), "", fault=outcome.status.message)
-                if not outcome.status.converged:  # it may never have been allowed to rise
-                    noise_var = max(noise_var, rule(outcome.problem, outcome.state, True))
-                if outcome.status.code is StatusCode.STOPPED:
-                    note = (
-                        "a callback stopped the fit while the noise was learned; it is what was known by then"
-                    )
-                    known_by_then = float(np.median([*found, noise_var]))
-                    return with_few_data(Learned(known_by_then, note, stopped=True), problem)
-                if noise_var < NOTHING_FOUND * power:
-                    break
-            found.append(noise_var)
+            names = f"{plan.task}/noise/{number}", title
+            part = self.fit_part(problem, rows, plan, runner, names=names, known=found[-1] if found else None)
+            if part.outcome.status.code is StatusCode.FAILED:
+                median = float(np.median([*found, part.noise_var]))
+                return Learned(median, "", fault=part.outcome.status.message)
+            if part.outcome.status.code is StatusCode.STOPPED:
+                note = "a callback stopped the fit while the noise was learned; it is what was known by then"
+                known_by_then = float(np.median([*found, part.noise_var]))
+                return with_few_data(Learned(known_by_then, note, stopped=True), problem)
+            found.append(part.noise_var)
+            errors.append(part.errors)
         count = sum(rows.size for rows in parts)
         turns = "" if len(parts) == 1 else f", {len(parts)} parts in turn"
         # The median, since a fit of one part may miss the signal.
+        noise_var = float(np.median(found))
         note = f"the noise was learned from {count} data held out{turns}"
-        return with_few_data(Learned(float(np.median(found)), note), problem)
+        note += about_intervals(errors, noise_var)
+        return with_few_data(Learned(noise_var, note), problem)
+
+    def fit_part(
+        self,
+        problem: Problem,
+        rows: np.ndarray,
+        plan: Plan,
+        runner: Runner,
+        *,
+        names: tuple[str, str],
+        known: float | None = None,
+    ) -> Part:
+        """Fit the data without some rows, at a noise under which these are predicted as they should be.
+
+        Parameters
+        ----------
+        problem : Problem
+            The problem with all data.
+        rows : ndarray of int
+            Rows that are held out.
+        plan, runner : Plan and Runner
+            The fit that the noise is learned for, and what runs it.
+        names : tuple of two str
+            The stage's name and title.
+        known : float or None
+            A noise variance that is known from elsewhere, which is a good place to start.
+        """
+        power = inner(problem.y, problem.y) / size(problem.y)
+        given = math.isfinite(problem.noise_var)
+        starts = self.starts
+        if given:
+            starts = (problem.noise_var / power,)
+        elif known is not None and known < NOTHING_FOUND * power:
+            starts = (known / power, *starts)
+        for turn, start in enumerate(starts):
+            seen, rule = split(problem, rows, start)
+            method, _ = choose_method(seen)
+            name, title = f"{names[0]}/{turn}", names[1]
+            judge = rule.judge_exactly if self.judged else rule.judge
+            stage = Stage(name, title, plan.alpha_init, method.default_max_iter, judge=judge)
+            stage = stage._replace(noise=None if given else rule, kept=self.judged, begun=plan.begun)
+            outcome = runner.run(seen, method, stage)
+            noise_var = outcome.problem.noise_var
+            if outcome.status.code is StatusCode.FAILED:
+                break
+            if not (given or outcome.status.converged):  # it may never have been allowed to rise
+                noise_var = max(noise_var, rule(outcome.problem, outcome.state, True))
+            found = noise_var < NOTHING_FOUND * power
+            if found or given or outcome.status.code is StatusCode.STOPPED:
+                break
+        return Part(outcome, noise_var)
 
     def parts(self, n_rows: int, rng: np.random.Generator) -> list[np.ndarray]:
         """Choose the rows to hold out, one set for each fit."""

@@ -1,0 +1,337 @@
+"""Which prior: candidates are judged by how likely data are that were held out of the fits.
+
+The fits that learn the noise hold data out anyway. Each candidate is fitted to the rest of them, and the one
+whose predictions have the largest log density at what was held out is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from cofem.inference.comparison import Compared, Comparison, standard_error
+from cofem.inference.noise.learning import (
+    FromTheFit,
+    HeldOutParts,
+    Learned,
+    Part,
+    Plan,
+    has_plenty,
+    with_few_data,
+)
+from cofem.inference.prediction import Errors
+from cofem.inference.problem import Problem
+from cofem.inference.record import Outcome
+from cofem.inference.stages import Runner
+from cofem.operators import Operator
+from cofem.priors import Block, Independent, MultiTask, PatternCoupled, Power, Prior, Sparser
+from cofem.status import StatusCode
+
+#: Exponents from the independent prior on, and strengths beyond it, in the order in which they are tried.
+EXPONENTS, STRENGTHS = (0.25, 0.5, 1.0), (2.0, 3.0)
+#: Data below which every one of them is held out once, in this many parts.
+FEW_DATA, MANY_PARTS = 100, 10
+#: Standard errors below the best within which a prior is as good, where data are few.
+AS_GOOD = 2.0
+#: Parts that priors other than the first are judged by, at most, where data are not few.
+MOST_PARTS = 2
+#: Data from which on a prior may be dropped early, and standard errors by which it must be worse.
+ENOUGH_TO_DROP, PLAINLY = 20, 3.0
+#: Shares of the posterior's spread that are tried for the variances of predictions, since those of
+#: coefficients on their way to zero are far too large; and noise variances, relative to what was found.
+SHARES, LEVELS = (0.0, 0.1, 0.3, 1.0), np.geomspace(0.25, 4.0, 17)
+
+
+class Stopped(Exception):
+    """A callback stopped the comparison, or a fit failed."""
+
+    def __init__(self, part: Part) -> None:
+        super().__init__(part.outcome.status.message)
+        self.part = part
+
+
+class Judged(NamedTuple):
+    """A prior, and what each part of the data that was held out said.
+
+    Attributes
+    ----------
+    prior, label : Prior and str
+        The prior, and the same in words.
+    errors : list of Errors
+        Of each part, task by task.
+    noise : list of float
+        Noise variances that were found.
+    alphas : list of array
+        Precisions that the fits ended with, in the user's units.
+    known : bool
+        Whether the noise is known.
+    cost : tuple of two float
+        Applications and seconds.
+    dropped : bool
+        Whether it was plainly worse than another after some parts.
+    """
+
+    prior: Prior
+    label: str
+    errors: list[Errors]
+    noise: list[float]
+    alphas: list
+    known: bool
+    cost: tuple[float, float]
+    dropped: bool = False
+
+    @property
+    def noise_var(self) -> float:
+        """The noise variance that the parts agree on."""
+        return float(np.median(self.noise))
+
+    def densities(self, first: int | None = None) -> np.ndarray:
+        """Return the log density of each datum in the first parts, at the best share and noise for them."""
+        whole = joined(self.errors[:first])
+        levels = self.noise_var * (np.ones(1) if self.known else LEVELS)
+        tried = (scaled(whole, share).log_densities(level) for share in SHARES for level in levels)
+        return max(tried, key=lambda density: float(np.sum(density)))
+
+    @property
+    def outside(self) -> float:
+        """Share of the data outside of their 90 % intervals."""
+        count = sum(part.squares.size for part in self.errors)
+        return sum(part.outside(self.noise_var, 0.9) for part in self.errors) / count
+
+
+def joined(errors: list[Errors]) -> Errors:
+    """Return the errors of several parts in a row."""
+    squares = [part.squares.ravel() for part in errors]
+    spread = [np.broadcast_to(part.spread, part.squares.shape).ravel() for part in errors]
+    return replace(errors[0], squares=np.concatenate(squares), spread=np.concatenate(spread))
+
+
+def scaled(errors: Errors, share: float) -> Errors:
+    """Return errors with a share of the spread."""
+    return replace(errors, spread=share * errors.spread)
+
+
+def together(errors: list[Errors]) -> Errors:
+    """Return the errors of several tasks as those of one problem."""
+    if len(errors) == 1:
+        return errors[0]
+    squares, spread = (np.stack([getattr(one, name) for one in errors]) for name in ("squares", "spread"))
+    return replace(errors[0], squares=squares, spread=spread)
+
+
+class Jury:
+    """Judges priors by the same parts of the data.
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem; its noise is NaN if it is to be learned.
+    plan : Plan
+        The fit that follows.
+    runner : Runner
+        Runs the stages.
+    drops : bool
+        Whether a prior that is plainly worse than the best after some parts is judged by these alone.
+    """
+
+    def __init__(self, problem: Problem, plan: Plan, runner: Runner, drops: bool) -> None:
+        self.few = problem.n_rows < FEW_DATA
+        self.held_out = HeldOutParts(most_parts=MANY_PARTS if self.few else 5, judged=True)
+        self.problem, self.plan, self.runner, self.drops = problem, plan, runner, drops
+        self.parts = self.held_out.parts(problem.n_rows, runner.rng)
+        self.judged: list[Judged] = []
+        self.gains: list[float] = []
+
+    def judge(self, prior: Prior, label: str = "", start: Judged | None = None) -> Judged:
+        """Fit the rest of the data for each part, and note how well the part is predicted.
+
+        Parameters
+        ----------
+        prior : Prior
+            The prior.
+        label : str
+            In words; by default its own.
+        start : Judged or None
+            A prior that the fits start from.
+        """
+        problem, number = replace(self.problem, prior=prior), len(self.judged) + 1
+        known = math.isfinite(problem.noise_var)
+        found = Judged(prior, label or prior.label, [], [], [], known, (0.0, 0.0))
+        alone = problem.y.ndim == 2 and not prior.joins_tasks
+        tasks = [replace(problem, y=y) for y in problem.y] if alone else [problem]
+        products, seconds = problem.phi.counter.products, 0.0
+        parts = self.parts[:MOST_PARTS] if self.judged and self.drops and not self.few else self.parts
+        for part, rows in enumerate(parts):
+            errors = []
+            for task, one in enumerate(tasks):
+                place = part * len(tasks) + task
+                plan = self.plan
+                if start is not None:
+                    plan = plan._replace(alpha_init=start.alphas[place], begun=True)
+                names = f"{self.plan.task}/choice/{number}/{part + 1}/{task}", f"choice {number}"
+                # Where the noise is known already, that is a good place to start.
+                guess = self.judged[0].noise[part] if self.judged else None
+                guess = found.noise[-1] if found.noise and guess is None else guess
+                fitted = self.held_out.fit_part(one, rows, plan, self.runner, names=names, known=guess)
+                if fitted.outcome.status.code in (StatusCode.STOPPED, StatusCode.FAILED):
+                    raise Stopped(fitted)
+                errors.append(fitted.errors)
+                found.noise.append(fitted.noise_var)
+                found.alphas.append(problem.units.apply(fitted.outcome.state.alpha, -2))
+                seconds += float(fitted.outcome.figures["seconds"])
+            found.errors.append(together(errors))
+            if self.drops and self.judged and self._is_plainly_worse(found):
+                found = found._replace(dropped=part + 1 < len(parts))
+                break
+        applications = (problem.phi.counter.products - products) / 2
+        found = found._replace(cost=(applications, seconds))
+        self.judged.append(found)
+        self.gains.append(float(np.mean(self._gain(found, self.judged[0]))))
+        return found
+
+    def _is_plainly_worse(self, found: Judged) -> bool:
+        gain = self._gain(found, self.judged[self.best])
+        return gain.size >= ENOUGH_TO_DROP and float(np.mean(gain)) < -PLAINLY * standard_error(gain)
+
+    def _gain(self, one: Judged, other: Judged) -> np.ndarray:
+        """Return the differences of log densities over the parts that both were judged by."""
+        shared = min(len(one.errors), len(other.errors))
+        return one.densities(shared) - other.densities(shared)
+
+    @property
+    def best(self) -> int:
+        """Number of the prior that gains most over the first one so far."""
+        kept = [i for i, judged in enumerate(self.judged) if not judged.dropped]
+        return max(kept, key=lambda i: self.gains[i])
+
+    @property
+    def chosen(self) -> int:
+        """Number of the prior to take: the best or, of few data, one that ties coefficients more.
+
+        Of few data several priors are within two standard errors of the best, and the simplest is the safest.
+        """
+        chosen = best = self.best
+        for i, judged in enumerate(self.judged):
+            simpler = judged.prior.restraint > self.judged[chosen].prior.restraint
+            if self.few and simpler and not judged.dropped:
+                gain = self._gain(judged, self.judged[best])
+                chosen = i if float(np.mean(gain)) > -AS_GOOD * standard_error(gain) else chosen
+        return chosen
+
+    def comparison(self) -> Comparison:
+        """Return the table."""
+        unit = self.problem.units.data
+        best, rows = self.best, []
+        # Densities of complex data are those of a plane.
+        shift = (2 if self.problem.is_complex else 1) * math.log(unit)
+        for i, judged in enumerate(self.judged):
+            density = judged.densities()
+            gain = self._gain(judged, self.judged[best])
+            rows.append(
+                Compared(
+                    judged.prior,
+                    judged.label,
+                    float(np.mean(density)) - shift,
+                    0.0 if i == best else float(np.mean(gain)),
+                    0.0 if i == best else standard_error(gain),
+                    judged.outside,
+                    judged.noise_var**0.5 * unit,
+                    density.size,
+                    *judged.cost,
+                )
+            )
+        return Comparison(tuple(rows), self.chosen)
+
+
+def search(jury: Jury, operator: Operator) -> None:
+    """Judge the priors that make sense for a dictionary, each kind as long as it gains.
+
+    Parameters
+    ----------
+    jury : Jury
+        Judges them.
+    operator : Operator
+        Phi, whose groups and grid of columns count.
+    """
+    joint = jury.problem.y.ndim == 2
+
+    def over_tasks(prior: Prior) -> Prior:
+        return MultiTask(prior) if joint else prior
+
+    def gained(last: float) -> bool:
+        return not jury.judged[-1].dropped and jury.gains[-1] > last
+
+    independent = jury.judge(over_tasks(Independent()))
+    exponent = last = 0.0
+    for p in EXPONENTS:
+        jury.judge(over_tasks(Power(p)))
+        if not gained(last):
+            break
+        last, exponent = jury.gains[-1], p
+    jury.judge(over_tasks(Power(2)), "one precision for all")
+    last = 0.0
+    for strength in STRENGTHS:
+        jury.judge(over_tasks(Sparser(strength)), start=independent)
+        if not gained(last):
+            break
+        last = jury.gains[-1]
+    groups = operator.groups
+    if groups is not None and 1 < np.unique(groups).size < operator.shape[1]:
+        jury.judge(over_tasks(Block(groups)), "one precision for each natural group")
+        if exponent > 0:
+            jury.judge(over_tasks(Power(exponent, groups)), f"Power({exponent:g}) in each natural group")
+    shape = operator.column_shape
+    if shape is not None and max(shape) > 1:
+        jury.judge(over_tasks(PatternCoupled(1.0, shape)))
+    if joint:
+        jury.judge(Independent(), "each task by itself")
+
+
+class Chosen(NamedTuple):
+    """What the held-out data chose.
+
+    Attributes
+    ----------
+    prior : Prior
+        The prior.
+    learned : Learned
+        The noise that goes with it.
+    comparison : Comparison or None
+        The table; None if it was stopped before there was one.
+    """
+
+    prior: Prior
+    learned: Learned
+    comparison: Comparison | None
+
+
+def choose_prior(problem: Problem, operator: Operator, plan: Plan, runner: Runner) -> Chosen:
+    """Judge the priors that make sense, and return the best one with the noise that goes with it."""
+    if problem.n_rows < 2:
+        raise ValueError('prior="auto" cannot be chosen by a single datum; name a prior')
+    jury = Jury(problem, plan, runner, drops=True)
+    try:
+        search(jury, operator)
+    except Stopped as stop:
+        return _cut_short(jury, stop.part.outcome, stop.part.noise_var)
+    best, table = jury.judged[jury.chosen], jury.comparison()
+    if has_plenty(problem) and not best.known:  # the fit learns the noise as it goes, as it would by itself
+        return Chosen(best.prior, FromTheFit().learn(problem, plan, runner), table)
+    count = sum(rows.size for rows in jury.parts)
+    turns = "" if len(jury.parts) == 1 else f", {len(jury.parts)} parts in turn"
+    note = "" if best.known else f"the noise was learned from {count} data held out{turns}"
+    return Chosen(best.prior, with_few_data(Learned(best.noise_var, note), problem), table)
+
+
+def _cut_short(jury: Jury, outcome: Outcome, noise_var: float) -> Chosen:
+    """Return what was known when a callback stopped the comparison, or a fit failed."""
+    best = jury.judged[jury.chosen] if jury.judged else None
+    prior = Independent() if best is None else best.prior
+    found = noise_var if best is None else best.noise_var
+    if outcome.status.code is StatusCode.FAILED:
+        return Chosen(prior, Learned(found, "", fault=outcome.status.message), None)
+    note = "a callback stopped the fit while priors were compared; prior and noise are what was known by then"
+    return Chosen(prior, with_few_data(Learned(found, note, stopped=True), jury.problem), None)

@@ -1,0 +1,237 @@
+"""`cofem.compare` and prior="auto": which prior the data choose."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import cofem
+from cofem.inference.noise.rules import FromHeldOut, spread_of
+from cofem.inference.prediction import Errors
+from cofem.operators import DCT, Dense, Gradient, Mask, Wavelet
+from tests.problems import exact_posterior
+
+
+def make(seed: int = 0, n: int = 40, d: int = 60, sparse: bool = True, noise: float = 0.1):
+    rng = np.random.default_rng(seed)
+    Phi = rng.standard_normal((n, d)) / n**0.5
+    z = np.zeros(d)
+    where = rng.choice(d, 6, replace=False) if sparse else np.arange(d)
+    z[where] = rng.standard_normal(where.size) * (3 if sparse else 1)
+    return Phi, Phi @ z + noise * rng.standard_normal(n), z
+
+
+def figures(table: cofem.Comparison) -> list[tuple]:
+    return [(r.label, r.density, r.difference, r.standard_error, r.outside, r.count) for r in table.rows]
+
+
+def test_compare_is_deterministic_and_says_what_it_cost() -> None:
+    Phi, y, _ = make()
+    tables = [cofem.compare(Phi, y, [cofem.Independent(), cofem.Power(0.5)], rng=3) for _ in range(2)]
+    assert figures(tables[0]) == figures(tables[1])
+    assert tables[0].seconds > 0
+    slow = cofem.compare(Mask(np.arange(0, 600, 2), 600) @ DCT(600).T, np.ones(300), [cofem.Power(1)], rng=0)
+    assert slow.applications > 0
+    text = repr(tables[0]).splitlines()
+    assert len(text) == 3
+    assert text[0].split()[0] == "prior"
+    assert sum(line.endswith("chosen") for line in text) == 1
+
+
+def test_sparse_signals_choose_sparse_priors_and_dense_ones_choose_ridge() -> None:
+    Phi, y, _ = make(sparse=True)
+    sparse = cofem.compare(Phi, y, rng=0)
+    assert sparse.prior.name in ("independent", "sparser") or sparse.prior.p < 1
+    Phi, y, _ = make(n=60, d=20, sparse=False)
+    dense = cofem.compare(Phi, y, rng=0)
+    assert dense.prior.p >= 1
+    assert dense.best.difference == 0
+    assert all(row.difference <= 0 for row in dense.rows)
+
+
+def test_auto_fits_with_what_compare_chooses_and_says_so() -> None:
+    Phi, y, _ = make(n=60, d=20, sparse=False)
+    table = cofem.compare(Phi, y, rng=0)
+    post = cofem.fit(Phi, y, prior="auto", rng=0)
+    assert f'prior="auto" chose {table.best.label}' in str(post.status)
+    # Data are plenty: the noise is learned as it would be without a choice.
+    same = cofem.fit(Phi, y, prior=table.prior, rng=0)
+    np.testing.assert_allclose(post.mean, same.mean, atol=1e-8)
+    Phi, y, _ = make()
+    table, post = cofem.compare(Phi, y, rng=0), cofem.fit(Phi, y, prior="auto", rng=0)
+    assert post.noise_std == pytest.approx(table.best.noise_std)
+
+
+def test_auto_with_a_noise_that_is_known_keeps_it() -> None:
+    Phi, y, _ = make()
+    post = cofem.fit(Phi, y, prior="auto", noise_std=0.1, rng=0)
+    assert post.noise_std == 0.1
+    assert 'prior="auto" chose' in str(post.status)
+
+
+def test_natural_groups_and_grids_are_tried_where_there_are_some() -> None:
+    rng = np.random.default_rng(0)
+    waves = Mask(np.sort(rng.choice(64, 40, replace=False)), 64) @ Wavelet(64, "haar", level=3).T
+    labels = [row.label for row in cofem.compare(waves, rng.standard_normal(40), noise_std=0.5, rng=0).rows]
+    assert "one precision for each natural group" in labels
+    pixels = Mask(rng.random((6, 6)) < 0.8)
+    labels = [
+        row.label
+        for row in cofem.compare(pixels, rng.standard_normal(pixels.shape[0]), noise_std=0.5, rng=0).rows
+    ]
+    assert any("PatternCoupled" in label for label in labels)
+
+
+def test_tasks_are_judged_together_and_each_by_itself() -> None:
+    Phi, _, z = make()
+    rng = np.random.default_rng(1)
+    Y = Phi @ (z[:, None] * rng.standard_normal((1, 3))) + 0.1 * rng.standard_normal((40, 3))
+    table = cofem.compare(Phi, Y, [cofem.Independent(), cofem.MultiTask()], noise_std=0.1, rng=0)
+    assert table.prior.joins_tasks
+    assert table.rows[0].count == table.rows[1].count == 120
+    post = cofem.fit(Phi, Y, prior="auto", noise_std=0.1, rng=0)
+    assert post.mean.shape == (60, 3)
+    assert post.alpha.shape == (60,)
+
+
+def test_lists_of_dictionaries_choose_task_by_task() -> None:
+    Phi, y, _ = make(n=30, d=20)
+    lists = cofem.fit([Phi, Phi], [y, -y], prior="auto", noise_std=0.1, rng=0)
+    assert lists.mean.shape == (20, 2)
+    assert 'prior="auto" chose' in str(lists.task(1).status)
+
+
+def test_auto_chooses_among_the_rows_of_an_analysis_operator() -> None:
+    rng = np.random.default_rng(0)
+    u = np.repeat([0.0, 2.0, 1.0], 40)
+    y = u + 0.1 * rng.standard_normal(120)
+    post = cofem.fit(np.eye(120), y, prior="auto", analysis=Gradient(120), rng=0)
+    assert "chosen by the log density" in str(post.status)
+    assert np.abs(post.mean - u).mean() < 0.1
+
+
+class Break(Exception):
+    pass
+
+
+def breaks_at(number: int):
+    calls = [0]
+
+    def callback(snapshot) -> None:
+        calls[0] += 1
+        if calls[0] == number:
+            raise Break
+
+    return callback
+
+
+@pytest.mark.parametrize("number", [3, 130])
+def test_a_comparison_that_was_broken_off_goes_on_to_the_same_table(tmp_path, number: int) -> None:
+    Phi, y, _ = make(n=30, d=40)
+    whole = cofem.compare(Phi, y, rng=5)
+    path = tmp_path / "compare.npz"
+    arguments = dict(rng=5, checkpoint=path, checkpoint_every="40 steps")
+    with pytest.raises(Break):
+        cofem.compare(Phi, y, callback=breaks_at(number), **arguments)
+    assert figures(cofem.compare(Phi, y, resume=path, **arguments)) == figures(whole)
+
+
+@pytest.mark.parametrize("number", [3, 130])
+def test_an_auto_fit_that_was_broken_off_goes_on_to_the_same_result(tmp_path, number: int) -> None:
+    Phi, y, _ = make(n=30, d=40)
+    whole = cofem.fit(Phi, y, prior="auto", rng=5)
+    path = tmp_path / "auto.npz"
+    arguments = dict(rng=5, checkpoint=path, checkpoint_every="40 steps", prior="auto")
+    with pytest.raises(Break):
+        cofem.fit(Phi, y, callback=breaks_at(number), **arguments)
+    again = cofem.fit(Phi, y, resume=path, **arguments)
+    np.testing.assert_array_equal(again.mean, whole.mean)
+    assert again.status == whole.status
+    with pytest.raises(ValueError, match="prior"):
+        cofem.fit(Phi, y, rng=5, resume=path)
+
+
+def test_a_callback_that_stops_a_comparison_gets_what_is_known_by_then() -> None:
+    Phi, y, _ = make(n=30, d=40)
+    seen = []
+
+    def stop(snapshot) -> bool:
+        seen.append(snapshot.stage)
+        return len(seen) > 60
+
+    post = cofem.fit(Phi, y, prior="auto", rng=0, callback=stop)
+    assert not post.converged
+    assert "stopped the fit while priors were compared" in str(post.status)
+    assert seen[0] == "choice 1"
+
+
+def test_sparser_starts_from_the_independent_prior_and_keeps_fewer() -> None:
+    Phi, y, _ = make(n=60, d=200, noise=0.5)
+    arguments = dict(noise_std=0.5, method="irls")
+    independent = cofem.fit(Phi, y, **arguments)
+    stages = []
+    sparser = cofem.fit(
+        Phi, y, prior=cofem.Sparser(2.5), callback=lambda s: stages.append(s.stage), **arguments
+    )
+    assert stages[0] == "start"
+    assert stages[-1] == "fit"
+    kept = [np.count_nonzero(p.alpha * p.variance < 0.5) for p in (sparser, independent)]
+    assert kept[0] < kept[1]
+
+
+def test_exact_spread_of_predictions_is_that_of_the_posterior() -> None:
+    Phi, y, _ = make(n=30, d=20)
+    held = np.arange(5)
+    alpha = np.full(20, 2.0)
+    problem = cofem._fit.prepare(cofem._fit.Data(Phi, y, 0.1), cofem.Independent(), False).problem
+    seen, unseen, rest = problem.split(held, problem.noise_var)
+    mean, covariance = exact_posterior(seen.phi.matrix, seen.y, alpha, seen.noise_var**0.5)
+    rule = FromHeldOut(unseen, rest, unseen.column_norms() ** 2)
+    state = cofem.inference.base.State(alpha, mean, np.diagonal(covariance))
+    found = rule.judge_exactly(seen, state)
+    rows = problem.phi.matrix[held]
+    np.testing.assert_allclose(found["spread"], np.einsum("ij,jk,ik->i", rows, covariance, rows), rtol=1e-8)
+    np.testing.assert_allclose(found["squares"], (rest - rows @ mean) ** 2)
+    np.testing.assert_allclose(
+        spread_of(Dense(rows), np.diagonal(covariance)), rows**2 @ np.diagonal(covariance)
+    )
+
+
+def test_the_status_names_auto_where_the_default_does_not_hold_the_data_it_predicts() -> None:
+    """Heavy tails: the noise that is learned is far below a few data, which its intervals miss."""
+    rng = np.random.default_rng(0)
+    Phi = rng.standard_normal((300, 400)) / 17
+    y = 0.01 * rng.standard_normal(300)
+    post = cofem.fit(Phi, y, rng=0)
+    assert "auto" not in " ".join(n for n in post.status.notes if "prior" in n)
+    errors = Errors(np.r_[np.full(80, 1e-4), np.full(20, 1.0)], np.zeros(100), 8.0, of_complex=False)
+    note = cofem.inference.noise.learning.about_intervals([errors], 0.01)
+    assert 'prior="auto"' in note
+    assert "20 of these 100 data" in note
+
+
+def test_what_cannot_be_compared_is_refused_by_name() -> None:
+    Phi, y, _ = make()
+    with pytest.raises(TypeError, match="priors must be a list of priors"):
+        cofem.compare(Phi, y, cofem.Independent())
+    with pytest.raises(TypeError, match="priors must hold priors"):
+        cofem.compare(Phi, y, ["auto"])
+    with pytest.raises(ValueError, match="groups"):
+        cofem.compare(Phi, y, [cofem.Block([[0, 500]])])
+    with pytest.raises(ValueError, match="single datum"):
+        cofem.compare(Phi[:1], y[:1])
+    with pytest.raises(ValueError, match="alpha_init"):
+        cofem.fit(Phi, y, prior="auto", alpha_init=1.0)
+    with pytest.raises(ValueError, match="method='seq'"):
+        cofem.fit(Phi, y, prior="auto", method="seq")
+    with pytest.raises(TypeError, match='prior must be "auto" or one of'):
+        cofem.fit(Phi, y, prior="best")
+
+
+def test_regressor_takes_auto() -> None:
+    Phi, y, _ = make(n=60, d=20, sparse=False)
+    model = cofem.SBLRegressor(prior="auto", random_state=0).fit(Phi, y + 3)
+    assert 'prior="auto" chose' in str(model.posterior_.status)
+    assert model.score(Phi, y + 3) > 0.9
+    both = cofem.SBLRegressor(prior="auto", random_state=0).fit(Phi, np.stack([y, -y], axis=1))
+    assert both.coef_.shape == (2, 20)
