@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,21 @@ from hypothesis import strategies as st
 import cofem
 from cofem import AnalysisEM, StatusCode
 from cofem._arrays import to_numpy
-from cofem.linalg.analysis import Rows
+from cofem.inference.analysis.prediction import Errors
+from cofem.linalg.analysis import AnalysisSystem, Rows
 from cofem.operators import (
     DCT,
     FFT,
     Convolution,
     Dense,
     Gradient,
+    Identity,
     Mask,
     Operator,
     WaveletFrame,
     vstack,
 )
+from cofem.operators.dictionary import Dictionary
 from cofem.priors import RowLayout
 
 from .test_checkpoint import assert_same
@@ -892,6 +896,106 @@ def test_held_out_data_that_alone_determine_the_mean_do_no_harm() -> None:
         post = cofem.fit(Phi, y, analysis=n, rng=seed)
         assert 1 / 2 < post.noise_std / 0.1 < 2
         assert np.linalg.norm(post.mean - u) < 0.15 * np.linalg.norm(u)
+
+
+@pytest.mark.parametrize("shape", [(7,), (5, 6), (2, 9), (1, 6), (3, 4, 5), (2, 2)])
+def test_weighted_gram_by_diagonals(shape: tuple[int, ...]) -> None:
+    parts: list[Operator] = [2 * Gradient(shape), Identity(shape)]
+    if max(shape) > 2:
+        parts.append(Gradient(shape, order=2))
+    B = vstack(parts)
+    weights = np.random.default_rng(0).random(B.shape[0])
+    dense = B.to_dense()
+    found = B.weighted_gram(weights)
+    assert found is not None
+    np.testing.assert_allclose(found.toarray(), dense.T @ (weights[:, None] * dense), atol=1e-12)
+    assert Gradient(shape, "periodic").weighted_gram(np.ones(Gradient(shape, "periodic").shape[0])) is None
+
+
+@pytest.mark.parametrize("kind", ["real", "complex"])
+def test_products_by_diagonals_are_those_of_the_operators(kind: str) -> None:
+    rng = np.random.default_rng(1)
+    like = np.zeros(1, np.complex128 if kind == "complex" else np.float64)
+    B = vstack([Gradient((6, 5)), Gradient((6, 5), order=2)])
+    alpha = rng.random(B.shape[0])
+    for Phi in (Mask(rng.permutation(30)[:12], 30), Convolution(np.ones((3, 3)) / 9, (6, 5))):
+        system = AnalysisSystem(Dictionary(Phi, like=like), Rows(B, like), alpha, 0.3)
+        x = rng.standard_normal((2, 30)) + (1j * rng.standard_normal((2, 30)) if kind == "complex" else 0)
+        dense, rows = Phi.to_dense(), B.to_dense()
+        wanted = x @ (dense.T @ dense + 0.3 * rows.T @ (alpha[:, None] * rows))
+        np.testing.assert_allclose(system.apply(x), wanted, atol=1e-12)
+
+
+def test_variances_of_few_draws_are_near_the_exact_ones() -> None:
+    """Eight draws, pooled over neighbours, are as good as 32 that are not."""
+    rng = np.random.default_rng(3)
+    picture = np.zeros((24, 24))
+    picture[6:17, 5:20] = 1.0
+    seen = rng.random(picture.shape) < 0.4
+    y = picture[seen] + 0.05 * rng.standard_normal(seen.sum())
+    B = vstack([Gradient(picture.shape), Gradient(picture.shape, order=2)])
+    post = cofem.fit(Mask(seen), y, noise_std=0.05, analysis=B, prior=cofem.Neighbours(3), rng=0)
+    assert post.method == "analysis"
+    _, covariance = exact(Mask(seen), B, y, post.alpha, 0.05)
+    ratio = post.variance / np.diagonal(covariance)
+    assert abs(np.mean(ratio) - 1) < 0.1
+    assert np.std(ratio) < (2 / 32) ** 0.5
+
+
+def test_draws_of_signs_have_the_posteriors_covariance() -> None:
+    rng = np.random.default_rng(0)
+    phi, rows = Dictionary(Mask([0, 3, 4], 6), like=np.zeros(1)), Rows(Gradient(6), np.zeros(1))
+    alpha = np.array([1.0, 3.0, 0.5, 2.0, 1.0])
+    system = AnalysisSystem(phi, rows, alpha, 0.2)
+    right = system.of_draws(20000, rng, signs=True)
+    x = system.solve(right, tol=1e-8, reference=6, max_iter=50).x
+    _, covariance = exact(phi.operator, Gradient(6), np.zeros(3), alpha, 0.2**0.5)
+    np.testing.assert_allclose(x.T @ x / len(x), covariance, atol=0.03 * np.abs(covariance).max())
+
+
+def test_variances_are_scaled_as_held_out_data_have_it(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    picture = np.zeros((40, 40))
+    picture[10:30, 8:32] = 1.0
+    seen = rng.random(picture.shape) < 0.5
+    y = picture[seen] + 0.1 * rng.standard_normal(seen.sum())
+    fitted = cofem.fit(Mask(seen), y, analysis="auto", rng=0)
+    post = replace(fitted, scale=4.0 * fitted.scale, variance=4.0 * fitted.variance)
+    some = [3, 700, 900]
+    np.testing.assert_allclose(post.covariance(some), 4.0 * fitted.covariance(some), rtol=1e-6)
+    draws = [p.sample(4, rng=1) - p.mean for p in (post, fitted)]
+    np.testing.assert_allclose(draws[0], 2.0 * draws[1], atol=1e-3)
+    spreads = [
+        p.predict(Mask(some, (40, 40)), return_std=True, include_noise=False)[1] for p in (post, fitted)
+    ]
+    np.testing.assert_allclose(spreads[0], 2.0 * spreads[1], rtol=1e-5)
+    post.save(tmp_path / "fit.npz")
+    again = cofem.load(tmp_path / "fit.npz", operator=Mask(seen), analysis=post.analysis)
+    assert again.scale == post.scale
+
+
+@pytest.mark.parametrize("true", [0.7, 1.0, 1.6])
+def test_the_scale_at_which_intervals_hold(true: float) -> None:
+    rng = np.random.default_rng(0)
+    spread = rng.gamma(2.0, size=4000)
+    errors = (true * spread + 0.1) * rng.standard_normal(4000) ** 2
+    found = Errors(errors, spread, 8.0, of_complex=False).holding_scale(0.1)
+    assert abs(np.log(found / true)) < 0.12
+    # Where the noise hides it, nothing is said.
+    assert Errors(errors, spread, 8.0, of_complex=False).holding_scale(1e3) == 1.0
+
+
+def test_intervals_of_unseen_pixels_hold_where_nothing_is_given() -> None:
+    n = 96
+    rng = np.random.default_rng(8)
+    i, j = np.mgrid[:n, :n] / n
+    picture = np.sin(5 * i + 3 * j**2) + (np.hypot(i - 0.5, j - 0.4) < 0.25) - 0.7 * (i + j > 1.4)
+    seen = rng.random(picture.shape) < 0.4
+    y = picture[seen] + 0.1 * rng.standard_normal(seen.sum())
+    post = cofem.fit(Mask(seen), y, analysis="auto", rng=0)
+    held = np.abs(post.mean - picture.ravel()) < 1.96 * post.std
+    assert 0.9 < np.mean(held[~seen.ravel()]) < 0.995
+    assert 0.8 < post.noise_std / 0.1 < 1.25
 
 
 # --- properties -----------------------------------------------------------------------------------------

@@ -633,6 +633,9 @@ def test_a_state_that_is_not_known_is_a_warning(tmp_path: Path) -> None:
         def init(self, context, rng):
             return Undeclared(super().init(context, rng))
 
+        def right_hand_sides(self, context, carry, rng):
+            return super().right_hand_sides(context, carry.inner, rng)
+
         def estimate(self, context, carry, rhs, x):
             found = super().estimate(context, carry.inner, rhs, x)
             return dataclasses.replace(found, carry=Undeclared(found.carry))

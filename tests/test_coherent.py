@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 import cofem
 from cofem.experiments import problems
-from cofem.inference.noise.rules import error_of_most
+from cofem.inference.base import State
+from cofem.inference.noise.rules import FromHeldOut, error_of_most
+from cofem.inference.problem import Problem
 from cofem.linalg.build import build_system
 from cofem.linalg.couplings import (
     SIZES,
@@ -18,7 +20,7 @@ from cofem.linalg.couplings import (
     has_couplings,
 )
 from cofem.linalg.diagonals import Clusters, ContinuedContext, Gate, Pooled, PosteriorContext
-from cofem.linalg.diagonals.clusters import in_clusters, in_tiles
+from cofem.linalg.diagonals.shares import Shares, in_clusters, in_tiles, inverses_of_lower
 from cofem.linalg.preconditioners import Deflated, FourierPreconditioner
 from cofem.linalg.preconditioners.deflation import sparse_gram
 from cofem.linalg.system import PosteriorSystem
@@ -549,3 +551,98 @@ def test_nothing_is_taken_out_while_all_precisions_are_alike():
     masked = dictionary(Mask(rows, 512) @ blur(2.5, 512))  # like a circulant, but not one
     system = build_system(masked, neighbours()[1], noise_var, form="primal")
     assert not isinstance(system.preconditioner, Deflated)
+
+
+# --- shares that are kept from step to step -------------------------------------------------------------
+
+
+def test_only_what_moved_is_computed_again():
+    phi = dictionary(blur(2.5, 320))
+    tiles = tiles_of(phi, find_couplings(phi))
+    rng = np.random.default_rng(0)
+    strength = 10 ** rng.uniform(-1, 3, 320)
+    whole = in_tiles(tiles, strength, 1.0)
+    before = Shares(strength, whole / strength)
+    assert np.isnan(in_tiles(tiles, 1.01 * strength, 1.0, before)).all()
+    moved = strength.copy()
+    moved[100] *= 20
+    found = in_tiles(tiles, moved, 1.0, before)
+    computed = np.isfinite(found)
+    assert computed[100]
+    assert 16 <= computed.sum() <= 64  # its tile, and those that it is coupled with
+    np.testing.assert_allclose(found[computed], in_tiles(tiles, moved, 1.0)[computed])
+    after = before.updated(moved, found, moved)
+    np.testing.assert_array_equal(after.known, np.where(computed, moved, strength))
+    np.testing.assert_allclose(after.share[~computed], before.share[~computed])
+
+
+def test_only_stored_columns_that_moved_are_computed_again():
+    phi = dictionary(twins(60, 40))
+    couplings = find_couplings(phi)
+    strength = np.geomspace(1, 1e3, 40)
+    whole = in_clusters(couplings, strength, 1.0)
+    before = Shares(strength, whole / strength)
+    moved = strength.copy()
+    moved[20] *= 20
+    found = in_clusters(couplings, moved, 1.0, before)
+    assert set(np.flatnonzero(np.isfinite(found))) == {20, 21}  # it and its twin
+    np.testing.assert_allclose(found[20:22], in_clusters(couplings, moved, 1.0)[20:22])
+
+
+def test_inverses_of_triangles():
+    lower = np.tril(np.random.default_rng(0).standard_normal((3, 5, 5))) + 3 * np.eye(5)
+    np.testing.assert_allclose(
+        inverses_of_lower(lower) @ lower, np.broadcast_to(np.eye(5), (3, 5, 5)), atol=1e-12
+    )
+
+
+# --- the noise on grids, and single pixels ----------------------------------------------------------------
+
+
+def test_the_spread_of_rows_that_were_held_out():
+    """Errors of neighbours cancel in a datum, which the diagonal alone does not know."""
+    case = problems.convolved(np.outer(gaussian(1.4), gaussian(1.4)), 576, 0)
+    settings = {"noise_std": case.noise_std, "rng": 0, "method": "em"}
+    post = cofem.fit(case.Phi, case.y, **settings)
+    rows = np.arange(0, 576, 8)
+    kept = np.setdiff1d(np.arange(576), rows)
+    Phi = Mask(kept, 576) @ case.Phi
+    problem = Problem(dictionary(Phi), case.y[kept], noise_var=case.noise_std**2)
+    unseen = Mask(rows, 576) @ case.Phi
+    matrix, held = Phi.to_dense(), unseen.to_dense()
+    Sigma = np.linalg.inv(matrix.T @ matrix / case.noise_std**2 + np.diag(post.alpha))
+    state = State(post.alpha, post.mean, np.diag(Sigma).copy())
+    rule = FromHeldOut(unseen, case.y[rows], unseen.column_norms() ** 2, local=True)
+    exact = np.mean(np.sum((held @ Sigma) * held, axis=1))
+    by_diagonal = FromHeldOut(unseen, case.y[rows], unseen.column_norms() ** 2)._spread(problem, state, True)
+    assert rule._spread(problem, state, True) == pytest.approx(exact, rel=0.35)
+    assert by_diagonal > 2 * exact
+
+
+@pytest.mark.parametrize("size", [24, 32])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_sky_in_single_pixels_is_said_to_be_none(size, seed):
+    rng = np.random.default_rng(seed)
+    sky, (i, j) = np.zeros((size, size)), np.indices((size, size))
+    for _ in range(size**2 // 100):
+        place, width = rng.uniform(0, size, 2), rng.uniform(0.8, 2.5)
+        apart = np.hypot(*((x - p + size / 2) % size - size / 2 for x, p in zip((i, j), place, strict=True)))
+        sky += rng.lognormal() * np.exp(-apart / width)
+    Phi = Convolution(np.outer(gaussian(2.0), gaussian(2.0)), (size, size))
+    clean = Phi @ sky.ravel()
+    noise = 0.01 * clean.max()
+    y = clean + noise * rng.standard_normal(clean.size)
+    post = cofem.fit(Phi, y, noise_std=noise, rng=0)
+    error = np.linalg.norm(post.mean - sky.ravel()) / np.linalg.norm(sky)
+    assert error > 0.5
+    assert "single coefficients may be far off" in str(post.status)
+
+
+def test_two_neighbours_are_no_sky():
+    Phi = Convolution(gaussian(2.5), 200)
+    z = np.isin(np.arange(200), [50, 52]).astype(float)
+    y = Phi @ z
+    ratio = y @ y / (2 * np.sum(Phi.column_norms()[:1] ** 2))
+    assert ratio > 1.7  # as in a smooth signal, but two may be next to each other by chance
+    post = cofem.fit(Phi, y + 1e-3 * np.random.default_rng(0).standard_normal(200), noise_std=1e-3, rng=0)
+    assert "act together" not in str(post.status)

@@ -227,7 +227,7 @@ def test_gate_keeps_the_fast_estimator_on_incoherent_dictionaries(monkeypatch, c
     assert set(post.history["diagonal"]) == {"self_consistent"}
     assert "self_consistent" in str(post.status)
     checked = np.isfinite(post.history["diagonal_error"])
-    assert checked.sum() >= 2
+    assert checked.any()
     assert case.nrmse(post.mean) < 2.5
 
 
@@ -255,8 +255,8 @@ def test_a_fit_that_was_misled_starts_over(monkeypatch):
     case = dct_case(D=2048)
     settings = {"noise_std": case.noise_std, "rng": 0, "max_iter": 12, "tol": 0.0}
     exact = cofem.fit(case.Phi, case.y, method=cofem.CoFEM(diagonal="exact"), **settings)
-    # A gate that tolerates nothing fails at its first check, in step 2.
-    method = cofem.CoFEM(diagonal=Gate(tolerated=-100.0))
+    # A gate that tolerates nothing fails at its first check, in step 2 where the mean is not found by sweeps.
+    method = cofem.CoFEM(diagonal=Gate(tolerated=-100.0), sweeps=False)
     post = cofem.fit(case.Phi, case.y, method=method, **settings | {"max_iter": 14})
     assert post.history["diagonal"].tolist() == ["self_consistent", "check probes"] + 12 * ["exact"]
     np.testing.assert_array_equal(post.mean, exact.mean)
@@ -393,7 +393,7 @@ def test_spectral_density_reproduces_moments():
     rng = np.random.default_rng(0)
     A = rng.standard_normal((100, 400))
     gram = A.T @ A
-    nodes, weights = spectral_density(lambda x: x @ gram, np.zeros(1), 400, steps=40, vectors=20, rng=rng)
+    nodes, weights, _ = spectral_density(lambda x: x @ gram, np.zeros(1), 400, steps=40, vectors=20, rng=rng)
     assert np.sum(weights) == pytest.approx(1.0)
     eigenvalues = np.linalg.eigvalsh(gram)
     for f in (lambda t: t, lambda t: t**2, lambda t: 1 / (1 + t)):

@@ -138,7 +138,7 @@ def test_it_is_not_made_where_columns_cost_products_or_none_stand_out():
 def test_a_fit_uses_it(kind, monkeypatch):
     Phi, _, y = spikes(512)
     wrapped = Phi if kind == "dense" else Sparse(scipy.sparse.csr_array(Phi.array))
-    method = cofem.CoFEM(diagonal="self_consistent")
+    method = cofem.CoFEM(diagonal="self_consistent", sweeps=False)
     steps = {}
     for stands_out in (module.STANDS_OUT, np.inf):
         monkeypatch.setattr(module, "STANDS_OUT", stands_out)

@@ -297,8 +297,7 @@ def fit_in_analysis(data: Data, settings: Settings, runner: Runner, task: int = 
     try:
         chosen = choose(synthesis, given, plan, runner)
         if chosen.alpha_init is not None:
-            method = replace(method, steps_before=chosen.steps)
-            plan = plan._replace(method=method, alpha_init=chosen.alpha_init)
+            plan = plan._replace(alpha_init=chosen.alpha_init)
         learned = Learned(chosen.problem.noise_var, "", stopped=chosen.stopped, fault=chosen.fault)
         outcome = _run(chosen.problem, plan, runner, learned)
     except FitInterrupted as interrupt:
@@ -369,6 +368,10 @@ def _posterior(prepared: PreparedProblem, outcome: Outcome, method: Method) -> P
     problem, state = outcome.problem, outcome.state
     units = problem.units
     mean, variance = state.mean, state.variance
+    rows, scale = None, 1.0
+    if isinstance(problem, AnalysisProblem):
+        rows, scale = problem.rows.operator, problem.scale
+        variance = scale * variance
     gaussian = None
     if problem.nonnegative:
         gaussian = (units.apply(transposed(mean)), units.apply(variance, 2))
@@ -392,7 +395,8 @@ def _posterior(prepared: PreparedProblem, outcome: Outcome, method: Method) -> P
         status=outcome.status,
         history=outcome.history,
         operator=prepared.operator,
-        analysis=problem.rows.operator if isinstance(problem, AnalysisProblem) else None,
+        analysis=rows,
+        scale=scale,
         y=transposed(y),
         weights=weights,
         gaussian=gaussian,

@@ -47,7 +47,7 @@ def run_demo(out: Path, seed: int) -> Path:
     table = Table(show_header=False)
     for label, value in [
         ("method", f"{post.method}, {post.n_iter} steps, {seconds:.1f} s"),
-        ("error at the pixels that were not seen", f"PSNR {psnr:.1f} dB"),
+        ("error at the pixels that were not seen", f"PSNR {psnr:.2f} dB"),
         ("noise that was learned (grey levels from 0 to 1)", f"{post.noise_std:.3f}"),
         ("pixels that were not seen, within two standard deviations", f"{np.mean(error < 2 * spread):.1%}"),
         ("ended", post.status.code.value),

@@ -5,7 +5,7 @@ import pytest
 import scipy.sparse.linalg
 
 from cofem.operators import Operator, as_operator, check_adjoint
-from cofem.operators.compose import Adjoint, Conjugate
+from cofem.operators.adjoints import Adjoint, Conjugate
 
 from .market import MARKET
 

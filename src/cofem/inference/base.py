@@ -190,6 +190,16 @@ class Method(ABC):
         """Return a first state again, with what was learned in the misled steps."""
         return self.init(problem, alpha, rng)
 
+    def confirm(
+        self, problem: Problem, state: State, info: Info, limit: float, rng: np.random.Generator
+    ) -> tuple[State, Info, str]:
+        """Look once more at a state that has settled.
+
+        Returns the state to end with or go on from, what is to be said, and why the run must go on; "" if it
+        may end. `limit` is the relative change of the mean that the stop rule allows.
+        """
+        return state, info, ""
+
     def finish(
         self, problem: Problem, state: State, ended: StatusCode, rng: np.random.Generator
     ) -> tuple[State, Info]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -11,6 +12,7 @@ from cofem._arrays import Array, as_rows, namespace
 from cofem._packing import packable
 from cofem.inference.base import ExpectationMaximisation, Info, Moments, State, state_of
 from cofem.inference.problem import Problem
+from cofem.inference.stopping import change_of_mean
 from cofem.linalg.build import FADE, FormName, PreconditionerName, build_system, remember_steps
 from cofem.linalg.cg import CGResult, join_results
 from cofem.linalg.diagonals import (
@@ -22,10 +24,23 @@ from cofem.linalg.diagonals import (
 )
 from cofem.linalg.diagonals.support import check_support
 from cofem.linalg.direct import DirectSystem, is_small
+from cofem.linalg.message_passing import (
+    SHARE,
+    SHARE_OF_PROBES,
+    Before,
+    Exchange,
+    GaussianSweeps,
+    OrthonormalSweeps,
+    Swept,
+    Target,
+    settle,
+)
 from cofem.linalg.probes import ProbeDistribution
-from cofem.linalg.system import Form, Solution
+from cofem.linalg.system import Form, PosteriorSystem, Solution
 from cofem.status import StatusCode
 
+#: Tolerances of means and probes that the user does not name.
+CG_TOL, PROBE_TOL = 0.05, 0.1
 #: Accuracy of the final mean: its error in the posterior's energy norm, root mean square over N.
 FINAL_TOL = 0.02
 
@@ -67,6 +82,13 @@ class Carry(NamedTuple):
     factored: bool = False
     #: Whether neighbours are so alike that a fit converges slowly.
     coherent: bool = False
+    #: The precision of what the data say, where the mean was found by message passing.
+    tau: float | None = None
+    #: Whether message passing failed once, and is not tried again.
+    gave_up: bool = False
+    #: Whether a fit may end with these variances, and whether it would have ended here, if so.
+    trusted: bool = True
+    last: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,6 +134,9 @@ class CoFEM(ExpectationMaximisation):
         Extrapolate the outer steps (SQUAREM) while the estimator is quiet enough.
     alpha_init : float or None
         Where alpha starts; None for a start that does not depend on units.
+    sweeps : bool
+        Find the mean by message passing while that works (`cofem.linalg.message_passing`), and by conjugate
+        gradients else and at the end.
 
     Examples
     --------
@@ -129,14 +154,15 @@ class CoFEM(ExpectationMaximisation):
     probes: int = 20
     probe_distribution: ProbeDistribution = "rademacher"
     cg_iterations: int = 400
-    cg_tol: float = 0.05
-    probe_tol: float = 0.1
+    cg_tol: float = CG_TOL
+    probe_tol: float = PROBE_TOL
     preconditioner: PreconditionerName = "auto"
     form: FormName = "auto"
     warm_start: bool = True
     stop: Literal["each", "joint"] = "each"
     accelerate: bool = True
     alpha_init: float | None = None
+    sweeps: bool = True
 
     name: ClassVar[str] = "cofem"
     any_array: ClassVar[bool] = True
@@ -196,6 +222,7 @@ class CoFEM(ExpectationMaximisation):
             stop="joint",
             accelerate=False,
             alpha_init=1.0,
+            sweeps=False,
         )
 
     def estimator(self, problem: Problem) -> DiagonalEstimator:
@@ -249,9 +276,42 @@ class CoFEM(ExpectationMaximisation):
     def expectation(self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator) -> Moments:
         """Solve from the last mean."""
         solver = _Solver(self, problem, alpha, state.carry, before=state)
-        known = {"mean": state.mean, "variance": state.variance}
-        context = ContinuedContext(problem.phi, alpha, problem.noise_var, solver.solve_probes, **known)
+        context = ContinuedContext(
+            problem.phi,
+            alpha,
+            problem.noise_var,
+            solver.solve_probes,
+            mean=state.mean,
+            variance=state.variance,
+            swept=state.carry.tau is not None,
+            last=state.carry.last,
+        )
         return self._moments(problem, context, solver, rng)
+
+    def confirm(
+        self, problem: Problem, state: State, info: Info, limit: float, rng: np.random.Generator
+    ) -> tuple[State, Info, str]:
+        """Take the moments once more where the mean is that of sweeps, or the variances were not checked.
+
+        Sweeps that crawl look as if they had settled. So the mean is solved for by conjugate gradients: where
+        that moves it by more than the stop rule allows, the fit goes on with them.
+        """
+        carry: Carry = state.carry
+        if carry.trusted and carry.tau is None:
+            return state, info, ""
+        asked = replace(state, carry=carry._replace(last=not carry.trusted, gave_up=True))
+        found, more = state_of(state.alpha, self.expectation(problem, state.alpha, asked, rng))
+        if more.end is StatusCode.FAILED:
+            return state, more, more.message
+        found = replace(found, previous_alpha=state.previous_alpha)
+        # NaN stands for what was not looked at.
+        figures = {name: x for name, x in more.figures.items() if isinstance(x, str) or not np.isnan(x)}
+        info = replace(info, notes=info.notes | more.notes, figures=info.figures | figures)
+        if found.carry.misled:
+            return found, info, "the variances turned out to be wrong"
+        _, moved = change_of_mean(problem, found, state)
+        off = f"message passing was off by {moved:.2g} (tol={limit:.2g})"
+        return found, info, off if moved > limit else ""
 
     def _moments(
         self, problem: Problem, context: PosteriorContext, solver: _Solver, rng: np.random.Generator
@@ -263,15 +323,20 @@ class CoFEM(ExpectationMaximisation):
         xp = namespace(y)
         v = y if wanted.v is None else xp.concat([y, wanted.v])
         n_probes = v.shape[0] - n_tasks + (0 if wanted.b is None else wanted.b.shape[0])
-        solution = solver.solve(v, wanted.b, n_tasks, n_probes)
-        if solution.cg.broken.any():
-            return Moments(None, None, info=Info(end=StatusCode.FAILED, message=BROKEN))
-        mean = xp.reshape(solution.x[:n_tasks, :], (*problem.y.shape[:-1], -1))
-        if n_probes:
-            mean = xp.asarray(mean, copy=True)  # the solutions for the probes need not stay
-        dual = None if solution.dual is None else solution.dual[:n_tasks, :]
-        found = solution.x[n_tasks:, :]
-        del solution
+        swept = solver.sweep(y, wanted.exchange) if wanted.v is None else None
+        if swept is not None:
+            mean, dual = swept.x, swept.dual
+            found = mean[:0, :] if wanted.b is None else solver.solve_probes(wanted.b)
+        else:
+            solution = solver.solve(v, wanted.b, n_tasks, n_probes)
+            if solution.cg.broken.any():
+                return Moments(None, None, info=Info(end=StatusCode.FAILED, message=BROKEN))
+            mean, found = solution.x[:n_tasks, :], solution.x[n_tasks:, :]
+            if n_probes:
+                mean = xp.asarray(mean, copy=True)  # the solutions for the probes need not stay
+            dual = None if solution.dual is None else solution.dual[:n_tasks, :]
+            del solution
+        mean = xp.reshape(mean, (*problem.y.shape[:-1], -1))
         estimate = estimator.estimate(context, carry.diagonal, wanted, found)
         cg = join_results(solver.accounts)
         if cg.broken.any():
@@ -285,6 +350,9 @@ class CoFEM(ExpectationMaximisation):
             estimate.misled,
             solver.factored,
             estimate.coherent,
+            None if solver.exchange is None or estimate.misled else solver.exchange.tau,
+            solver.gave_up,
+            estimator.trusted(estimate.carry),
         )
         info = Info(
             cg_iterations=iterations,
@@ -346,18 +414,49 @@ class _Solver:
         self, method: CoFEM, problem: Problem, alpha: Array, carry: Carry, before: State | None = None
     ) -> None:
         self.method, self.carry, self.before = method, carry, before
+        self.phi, self.alpha, self.noise_var = problem.phi, alpha, problem.noise_var
         #: Whether conjugate gradients ran out of steps, here or before, and whether they were asked at all.
         self.factored, self.iterated = carry.factored, False
-        self.system = build_system(
-            problem.phi,
-            alpha,
-            problem.noise_var,
-            form=method.form,
-            preconditioner=method.preconditioner,
-            steps=carry.steps,
-        )
         self.accounts: list[CGResult] = []
+        #: Whether message passing failed, here or before; the precisions of its messages where it did not.
+        self.gave_up = carry.gave_up
+        self.exchange: Exchange | None = None
         self._factor: DirectSystem | None = None
+
+    @cached_property
+    def system(self) -> PosteriorSystem:
+        """The system for conjugate gradients, made when it is needed."""
+        # After message passing nothing is known about the forms.
+        steps = self.carry.steps if self.carry.tau is None else None
+        settings: dict[str, Any] = {"form": self.method.form, "preconditioner": self.method.preconditioner}
+        return build_system(self.phi, self.alpha, self.noise_var, steps=steps, **settings)
+
+    def sweep(self, y: Array, exchange: Exchange | None) -> Swept | None:
+        """Find the means by message passing, where the estimator and the dictionary allow it."""
+        method = self.method
+        chosen = method.form != "auto" or method.preconditioner != "auto"
+        if exchange is None or self.gave_up or self.factored or chosen or not method.sweeps:
+            return None
+        known, carry = self.before, self.carry
+        before = None if known is None else Before(as_rows(known.mean), known.alpha, carry.tau, carry.dual)
+        swept = self._swept(Target(self.phi, self.alpha, self.noise_var, y=y), exchange, before)
+        self.exchange, self.gave_up = (exchange, False) if swept else (None, True)
+        return swept
+
+    def _swept(self, target: Target, exchange: Exchange, before: Before | None = None) -> Swept | None:
+        orthonormal = self.phi.facts.row_gram is not None
+        with np.errstate(over="ignore", invalid="ignore"):
+            sweeps = (OrthonormalSweeps if orthonormal else GaussianSweeps)(target, exchange)
+            # Who asks for better means, or better probes, has them.
+            share, asked = SHARE, self.method.cg_tol / CG_TOL
+            if target.b is not None:
+                share, asked = SHARE_OF_PROBES, self.method.probe_tol / PROBE_TOL
+            swept = settle(sweeps, before, share * min(asked, 1.0))
+        if swept is not None:
+            rows = swept.x.shape[0]
+            none, count = np.zeros(rows), np.full(rows, swept.sweeps)
+            self.accounts.append(CGResult(None, count, none == 0, none != 0, none, rows * swept.sweeps))
+        return swept
 
     def solve(
         self, v: Array, b: Array | None, n_tasks: int, n_probes: int, tol: float | None = None
@@ -394,6 +493,10 @@ class _Solver:
     def solve_probes(self, b: Array) -> Array:
         """Solve for further probes, which are overwritten."""
         method = self.method
+        if self.exchange is not None:
+            swept = self._swept(Target(self.phi, self.alpha, self.noise_var, b=b), self.exchange)
+            if swept is not None:
+                return swept.x
         if self.factored or self._factor is not None:
             solution = self.factor().solution(None, b)
         else:
@@ -405,24 +508,21 @@ class _Solver:
     @property
     def can_factor(self) -> bool:
         """Whether the matrix of the system is small enough to be factored; not in Algorithm 1."""
-        system = self.system
-        return self.method.stop == "each" and isinstance(system.alpha, np.ndarray) and is_small(system.phi)
+        return self.method.stop == "each" and isinstance(self.alpha, np.ndarray) and is_small(self.phi)
 
     def factor(self) -> DirectSystem:
         """Return the system, factored."""
         if self._factor is None:
-            system = self.system
-            self._factor = DirectSystem(system.phi, system.alpha.astype(np.float64), system.noise_var)
+            self._factor = DirectSystem(self.phi, self.alpha.astype(np.float64), self.noise_var)
         return self._factor
 
     def cheaper_to_factor(self, count: int) -> bool:
         """Tell whether conjugate gradients are expected to take longer, on a matrix that is stored."""
-        system = self.system
-        n_rows, n_columns = system.phi.shape
+        n_rows, n_columns = self.phi.shape
         chosen = self.method.form != "auto" or self.method.preconditioner != "auto"
         if chosen or not FEW_ROWS < n_rows < n_columns or not self.can_factor:
             return False
-        if system.phi.stored_matrix() is None:
+        if self.phi.stored_matrix() is None:
             return False
         at_once = 1.0 if count == 1 else BATCH_COST[0] + BATCH_COST[1] * count
         return min(self.carry.steps.values(), default=0.0) * at_once > FACTOR_COST * n_rows
@@ -445,7 +545,7 @@ class _Solver:
             return None
         if self.system.form == "dual":
             return before.carry.dual
-        return as_rows(before.mean / (1 + before.variance * (self.system.alpha - before.alpha)))
+        return as_rows(before.mean / (1 + before.variance * (self.alpha - before.alpha)))
 
 
 def _trouble(cg: CGResult) -> str:

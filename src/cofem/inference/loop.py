@@ -165,12 +165,21 @@ def _next_step(
                 judgement = judge_first(problem, method, new, stage.tol)
             else:
                 judgement = judge(problem, method, (old, new), stage.tol, record.before)
-            return _with_noise(problem, new, judgement, stage.noise, info)
+            step = _with_noise(problem, new, judgement, stage.noise, info)
+            return _confirmed(step, method, rng) if step.judgement.settled else step
     except TimeoutError:  # the caller's own, as from a signal
         raise
     except Exception as error:
         info = Info(end=StatusCode.FAILED, message=f"{type(error).__name__}: {error}")
     return _Step(info, problem, old, Judgement(np.inf, 0.0), problem, old)
+
+
+def _confirmed(step: _Step, method: Method, rng: np.random.Generator) -> _Step:
+    """Let the method look once more at a state that has settled."""
+    judgement = step.judgement
+    state, info, unmet = method.confirm(step.problem, step.state, step.info, judgement.limit, rng)
+    judgement = judgement._replace(unmet=unmet)
+    return step._replace(info=info, state=state, judgement=judgement, next_state=state)
 
 
 def _with_noise(

@@ -251,6 +251,18 @@ class StoredCouplings(NamedTuple):
         """All of a block: with half of one, errors late in a fit were 0.4 in place of 0.002."""
         return self.size
 
+    def largest_beside(self, values: np.ndarray) -> np.ndarray:
+        """Return the largest of values among each column and those it is coupled with, times the coupling.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> pair = StoredCouplings(np.array([[1, 0], [0, 1]]), np.array([[[1.0, 0.5], [0.5, 1.0]]] * 2))
+        >>> pair.largest_beside(np.array([0.0, 8.0])).tolist()
+        [2.0, 8.0]
+        """
+        return np.max(values[self.places] * squared_modulus(self.correlations[:, -1, :]), axis=1)
+
     def clusters(self, chosen: np.ndarray, weight: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
         """Look them up."""
         places, correlations = self.places[chosen], self.correlations[chosen]

@@ -16,8 +16,28 @@ from cofem.operators.lanczos import lanczos
 
 #: Lanczos steps before brackets are looked at first, and how many times as many until the next look.
 FIRST_LOOK, LOOK_AGAIN = 8, 1.3
+#: Steps after which a law of the spectrum is compared with what was found; how far the means of the entries
+#: may be off, and each of them. Gaussian, sparse and sign matrices of 768 x 3072 had 0.01 to 0.03 and 0.07 at
+#: most, neighbours correlated by 0.3 or one column in ten nearly twice 0.08 to 0.11.
+LOOK, LAW_MEAN, LAW_EACH = 6, 0.05, 0.2
 #: What is left of a start after a step, relative to A, that is rounding.
 NOTHING_LEFT = 1e-12
+
+
+class SpectralDensity(NamedTuple):
+    """Eigenvalues of a Hermitian operator.
+
+    Attributes
+    ----------
+    nodes, weights : ndarrays
+        ``sum(weights * f(nodes))`` estimates the mean of f over the eigenvalues.
+    gaussian : bool
+        Whether they are those of a Gaussian matrix, as far as a few steps tell.
+    """
+
+    nodes: np.ndarray
+    weights: np.ndarray
+    gaussian: bool = False
 
 
 def spectral_density(
@@ -28,7 +48,8 @@ def spectral_density(
     steps: int,
     vectors: int,
     rng: np.random.Generator,
-) -> tuple[np.ndarray, np.ndarray]:
+    gaussian: float | None = None,
+) -> SpectralDensity:
     """Estimate the eigenvalue density by stochastic Lanczos quadrature.
 
     Parameters
@@ -43,23 +64,24 @@ def spectral_density(
         Lanczos steps, from this many random starts at once.
     rng : numpy.random.Generator
         Source of the starts.
-
-    Returns
-    -------
-    nodes, weights : ndarrays
-        ``sum(weights * f(nodes))`` estimates the mean of f over the eigenvalues.
+    gaussian : float, optional
+        Columns for each row of a matrix M. Where a few steps look as those of ``M^H M`` for Gaussian columns
+        of equal norm do, their law (Marchenko and Pastur 1967) is returned, without further steps.
 
     Examples
     --------
     >>> import numpy as np
-    >>> nodes, weights = spectral_density(
+    >>> nodes, weights, _ = spectral_density(
     ...     lambda x: 2 * x, np.zeros(1), 50, steps=5, vectors=1, rng=np.random.default_rng(0))
     >>> np.round(nodes, 6).tolist(), np.round(weights, 6).tolist()
     ([2.0], [1.0])
     """
-    rules = quadratures(apply, like, size, steps=steps, vectors=vectors, rng=rng)
+    law = None if gaussian is None else GaussianLaw(gaussian, steps)
+    rules = quadratures(apply, like, size, steps=steps, vectors=vectors, rng=rng, law=law)
+    if not rules and law is not None:
+        return SpectralDensity(*law.quadrature(), gaussian=True)
     nodes, weights = zip(*rules, strict=True)
-    return np.concatenate(nodes), np.concatenate(weights) / vectors
+    return SpectralDensity(np.concatenate(nodes), np.concatenate(weights) / vectors)
 
 
 class Brackets(NamedTuple):
@@ -168,8 +190,9 @@ def quadratures(
     steps: int,
     vectors: int,
     rng: np.random.Generator,
+    law: GaussianLaw | None = None,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return one Gauss quadrature (nodes, weights that sum to 1) for each random start."""
+    """Return a Gauss quadrature (nodes, weights that sum to 1) for each random start; none if a law fits."""
     start = draw_probes(vectors, size, like=like, rng=rng, distribution="rademacher")
     diagonal: list[np.ndarray] = []
     off_diagonal: list[np.ndarray] = []
@@ -178,10 +201,56 @@ def quadratures(
         if (step.coupling <= 1e-6 * np.abs(np.array(diagonal)).max(axis=0)).any():
             break
         off_diagonal.append(step.coupling)
+        if law is not None and len(off_diagonal) == LOOK and law.fits(diagonal, off_diagonal):
+            return []
     rules = []
     for k in range(vectors):
         d = np.array([entry[k] for entry in diagonal])
         e = np.array([entry[k] for entry in off_diagonal[: len(d) - 1]])
-        values, ritz = eigh_tridiagonal(d, e)
-        rules.append((values, ritz[0] ** 2))
+        rules.append(_quadrature(d, e))
     return rules
+
+
+class GaussianLaw(NamedTuple):
+    """The eigenvalues of ``M^H M`` for Gaussian columns of norm one: those of Marchenko and Pastur.
+
+    Lanczos has 1, 1 + q, 1 + q, ... on the diagonal and sqrt(q) beside it, with q columns for each row.
+
+    Attributes
+    ----------
+    columns_per_row : float
+        The number q.
+    steps : int
+        Nodes of its quadrature.
+
+    Examples
+    --------
+    A quarter as many rows as columns; three quarters of the eigenvalues are zero:
+
+    >>> nodes, weights = GaussianLaw(4.0, 40).quadrature()
+    >>> round(float(weights[nodes < 1e-6].sum()), 3), round(float(weights @ nodes), 3)
+    (0.75, 1.0)
+    """
+
+    columns_per_row: float
+    steps: int
+
+    def fits(self, diagonal: list[np.ndarray], beside: list[np.ndarray]) -> bool:
+        """Tell whether the entries of a few steps, for each start, are those of the law but for chance."""
+        q = self.columns_per_row
+        ratios = np.concatenate([np.array(diagonal)[1:] / (1 + q), np.array(beside) / q**0.5])
+        means = np.array([np.mean(diagonal[1:]) / (1 + q), np.mean(beside) / q**0.5])
+        return bool(np.abs(means - 1).max() < LAW_MEAN and np.abs(ratios - 1).max() < LAW_EACH)
+
+    def quadrature(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return nodes and weights."""
+        q = self.columns_per_row
+        diagonal = np.full(self.steps, 1 + q)
+        diagonal[0] = 1.0
+        nodes, weights = _quadrature(diagonal, np.full(self.steps - 1, q**0.5))
+        return np.maximum(nodes, 0.0), weights
+
+
+def _quadrature(diagonal: np.ndarray, beside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    values, ritz = eigh_tridiagonal(diagonal, beside)
+    return values, ritz[0] ** 2

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from cofem._arrays import Array, namespace, on_device_of
+from cofem._arrays import Array, is_complex, namespace, on_device_of
 from cofem._packing import packable
 
 ProbeDistribution = Literal["rademacher", "gaussian"]
@@ -62,3 +62,21 @@ class Signs(NamedTuple):
 def draw_signs(n_probes: int, size: int, rng: np.random.Generator) -> Signs:
     """Draw independent Rademacher probes."""
     return Signs(rng.integers(0, 256, size=(n_probes, -(-size // 8)), dtype=np.uint8), size)
+
+
+def random_signs(shape: tuple[int, int], like: Array, rng: np.random.Generator) -> Array:
+    """Draw random signs, in the library, type and device of `like`; complex ones are (+-1 +- i) / sqrt(2).
+
+    Mean and covariance are those of standard normal numbers.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = random_signs((1, 1000), np.zeros(1, np.complex64), np.random.default_rng(0))
+    >>> x.dtype, bool(np.allclose(abs(x), 1)), bool(abs(np.mean(x)) < 0.1)
+    (dtype('complex64'), True, True)
+    """
+    if not is_complex(like):
+        return draw_signs(*shape, rng).probes(like)
+    real, imaginary = (draw_signs(*shape, rng).probes(namespace(like).real(like)) for _ in range(2))
+    return (real + 1j * imaginary) * 0.5**0.5

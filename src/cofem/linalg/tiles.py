@@ -52,6 +52,18 @@ class Tiles(NamedTuple):
         """Return the places in some tiles, shape (n, t)."""
         return shifted(self.starts[chosen], self.offsets[-self.width :], self.shape)
 
+    @property
+    def _own(self) -> np.ndarray:
+        return np.arange(self.offsets.size - self.width, self.offsets.size)
+
+    def largest_beside(self, values: np.ndarray) -> np.ndarray:
+        """Return the largest of values, shape (D,), in and beside each tile, times the coupling, shape (n,).
+
+        The coupling is the square of a correlation.
+        """
+        reach = np.max(squared_modulus(self.correlations[self._own]), axis=0)
+        return np.max(values[shifted(self.starts, self.offsets, self.shape)] * reach, axis=1)
+
     def clusters(self, chosen: np.ndarray, weight: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
         """Return clusters around some tiles, the places of the tile last, and the correlations in each.
 
@@ -69,8 +81,7 @@ class Tiles(NamedTuple):
         places : ndarray of int, shape (n, b + t)
         correlations : ndarray of shape (n, b + t, b + t), or (b + t, b + t) if all are the same
         """
-        n_others = min(CANDIDATES * size, self.offsets.size - self.width)
-        own = np.arange(self.offsets.size - self.width, self.offsets.size)
+        n_others, own = min(CANDIDATES * size, self.offsets.size - self.width), self._own
         some = np.concatenate([np.arange(n_others), own])
         places = shifted(self.starts[chosen], self.offsets[some], self.shape)
         if n_others <= size:
@@ -83,7 +94,7 @@ class Tiles(NamedTuple):
         tile = np.broadcast_to(np.arange(n_others, some.size), (chosen.size, self.width))
         best = np.concatenate([best, tile], axis=1)
         among = some[best]
-        pairs = among[:, :, None] * self.offsets.size + among[:, None, :]
+        pairs = (among * self.offsets.size)[:, :, None] + among[:, None, :]
         return np.take_along_axis(places, best, axis=1), np.take(self.correlations.ravel(), pairs)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cofem._arrays import Array
+from cofem._arrays import Array, to_numpy
 from cofem.operators.base import Operator
 
 if TYPE_CHECKING:
@@ -46,3 +46,9 @@ def all_sparse(operators: Sequence[Operator]) -> list[scipy.sparse.csr_array] | 
 def common_device_array(operators: Sequence[Operator]) -> Array | None:
     """Return the first `device_array` that any of ``operators`` has, None if none has."""
     return next((op.device_array for op in operators if op.device_array is not None), None)
+
+
+def mean_square(operator: Operator) -> float:
+    """Return the mean of the squared norms of the columns of an operator with one entry in each."""
+    norms = to_numpy(operator.column_norms())
+    return float(np.mean(norms.astype(np.float64) ** 2))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -15,7 +15,9 @@ import numpy as np
 
 from cofem._arrays import Array, DeviceCache, as_array, as_floating, as_indices, namespace, to_numpy
 from cofem.operators import entries
+from cofem.operators.boxes import Box
 from cofem.operators.circulant import CirculantGram
+from cofem.operators.diagonals import symmetric
 from cofem.operators.entries import StoredMatrix
 from cofem.operators.facts import Facts
 from cofem.operators.filters import BlockCirculantGram, FilterBank, gram_at_offsets
@@ -24,6 +26,8 @@ from cofem.operators.transforms import dispatch
 
 if TYPE_CHECKING:
     import scipy.sparse
+
+    from cofem.operators.spectral_atoms import Shifts, SpectralAtoms
 
 #: Weights of shape (D,) by precision, "float32" or "float64".
 Weights = Callable[[str], DeviceCache]
@@ -456,9 +460,9 @@ class Operator(ABC):
         Notes
         -----
         In general every column that occurs is formed, a bounded number at a time. Faster are stored entries,
-        orthonormal columns, diagonal operators, circular and full convolutions, multiples and stacks of
-        these, and their products with orthonormal factors on the left or a diagonal one on the right. A part
-        in single precision answers in single precision.
+        orthonormal columns, diagonal operators, circular and full convolutions, Fourier coefficients of
+        wavelets, multiples and stacks of these, and their products with orthonormal factors on the left or a
+        diagonal one on the right. A part in single precision answers in single precision.
 
         Examples
         --------
@@ -575,6 +579,55 @@ class Operator(ABC):
         found = gram_at_offsets(kernel, weights.reshape(bank.shape), offsets)
         return found.reshape(len(offsets), -1)
 
+    def shifted_rows(self) -> Shifts | None:
+        """Return how rows are shifts of a few of them, or None where that is not known.
+
+        Examples
+        --------
+        >>> from cofem.operators import Wavelet
+        >>> Wavelet(4, "haar", level=1).shifted_rows().place.tolist()
+        [[0, 2, 0, 2]]
+        """
+        return self._shifted_rows()
+
+    def _shifted_rows(self) -> Shifts | None:
+        return None
+
+    def fourier_grid(self) -> tuple[int, ...] | None:
+        """Return the grid of which the operator is the orthonormal Fourier transform; None for all others.
+
+        Examples
+        --------
+        >>> from cofem.operators import DCT, FFT
+        >>> FFT((2, 4)).fourier_grid(), DCT(4).fourier_grid()
+        ((2, 4), None)
+        """
+        return self._fourier_grid()
+
+    def _fourier_grid(self) -> tuple[int, ...] | None:
+        return None
+
+    def spectral_atoms(self) -> SpectralAtoms | None:
+        """Return the spectra of atoms whose shifts the columns are: wavelets seen by Fourier coefficients.
+
+        Returns
+        -------
+        SpectralAtoms or None
+            With Gram matrices of columns and energies of data, which need no product with Phi; None for
+            other operators.
+
+        Examples
+        --------
+        >>> from cofem.operators import FFT, Mask, Wavelet
+        >>> Phi = Mask([0, 1], 4) @ FFT(4) @ Wavelet(4, "haar", level=1).T
+        >>> Phi.spectral_atoms().spectra.shape  # two bands
+        (2, 4)
+        """
+        return self._spectral_atoms()
+
+    def _spectral_atoms(self) -> SpectralAtoms | None:
+        return None
+
     def stored_matrix(self) -> StoredMatrix | None:
         """Return the NumPy matrix that is all of the operator up to a factor, or None if there is none.
 
@@ -621,6 +674,70 @@ class Operator(ABC):
 
     def _sparse_matrix(self) -> scipy.sparse.csr_array | None:
         return None
+
+    def weighted_gram(self, weights: np.ndarray) -> scipy.sparse.dia_array | None:
+        """Return ``B^H diag(weights) B`` by its diagonals, or None if they are not few or not cheap.
+
+        Known of differences that end at the border, of the identity, and of stacks of those: one product with
+        it then takes the place of two with B.
+
+        Parameters
+        ----------
+        weights : ndarray of shape (N,)
+            Real numbers; the result has their precision.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import DCT, Gradient
+        >>> Gradient(3).weighted_gram(np.array([1.0, 2.0])).toarray()
+        array([[ 1., -1.,  0.],
+               [-1.,  3., -2.],
+               [ 0., -2.,  2.]])
+        >>> DCT(4).weighted_gram(np.ones(4)) is None
+        True
+        """
+        above: dict[int, np.ndarray] = {}
+        return symmetric(above) if self._add_weighted_gram(weights, above) else None
+
+    def _add_weighted_gram(self, weights: np.ndarray, above: dict[int, np.ndarray]) -> bool:
+        """Add the diagonals at and above the main one, by their offset and as SciPy keeps them, if known."""
+        return False
+
+    def _forward_into(self, x: Array, out: Array) -> None:
+        """Write a product into `out`, a part of a larger array."""
+        out[...] = self._forward(x)
+
+    def add_weighted_product(self, x: Array, weights: Array, factor: float, out: Array) -> None:
+        """Add ``factor B^H diag(weights) B x`` to `out`; differences do so band by band, which saves memory.
+
+        Parameters
+        ----------
+        x : array of shape (..., D)
+            Vectors.
+        weights : array of shape (N,)
+            Real numbers.
+        factor : float
+            A further number.
+        out : array of the shape and type of x
+            What it is added to.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import Gradient
+        >>> out = np.zeros(3)
+        >>> Gradient(3).add_weighted_product(np.array([0.0, 1.0, 3.0]), np.array([1.0, 2.0]), 1.0, out)
+        >>> out
+        array([-1., -3.,  4.])
+        """
+        self._add_weighted_product(x, weights, factor, out)
+
+    def _add_weighted_product(self, x: Array, weights: Array, factor: float, out: Array) -> None:
+        inside = self.forward(x)
+        inside *= weights
+        inside *= factor
+        out += self.adjoint(inside)
 
     def largest_entry(self) -> float | None:
         """Return the largest modulus among real and imaginary parts of the stored entries.
@@ -870,6 +987,23 @@ class Operator(ABC):
     def _row_places(self) -> np.ndarray | None:
         return None
 
+    @property
+    def row_boxes(self) -> tuple[Box, ...] | None:
+        """The bands of rows as boxes of the grid, one after the other; None if they are not such.
+
+        Where it is known it says what `row_groups` and `row_places` do, in no memory.
+
+        Examples
+        --------
+        >>> from cofem.operators import Gradient
+        >>> [(box.start, box.origin, box.shape) for box in Gradient((2, 3)).row_boxes]
+        [(0, (0, 0), (1, 3)), (3, (0, 0), (2, 2))]
+        """
+        return self._row_boxes()
+
+    def _row_boxes(self) -> tuple[Box, ...] | None:
+        return None
+
     def band_symbols(self, basis: str = "fourier") -> np.ndarray | None:
         """Return what each band of rows makes of the energy of each wave, or None if that is not known.
 
@@ -903,6 +1037,22 @@ class Operator(ABC):
     def _band_symbols(self, basis: str) -> np.ndarray | None:
         return None
 
+    def each_band_symbol(self, basis: str = "fourier") -> Iterator[np.ndarray]:
+        """Iterate over what `band_symbols` returns, with one band in memory where that can be.
+
+        Examples
+        --------
+        >>> from cofem.operators import Gradient
+        >>> [symbol.round(9).tolist() for symbol in Gradient(3).each_band_symbol("cosine")]
+        [[0.0, 1.0, 3.0]]
+        """
+        check_basis(basis)
+        return self._each_band_symbol(basis)
+
+    def _each_band_symbol(self, basis: str) -> Iterator[np.ndarray]:
+        found = self._band_symbols(basis)
+        return iter(()) if found is None else iter(found)
+
     # --- algebra ------------------------------------------------------------------------------------
 
     @property
@@ -919,7 +1069,7 @@ class Operator(ABC):
         return self._adjoint_operator()
 
     def _adjoint_operator(self) -> Operator:
-        from cofem.operators.compose import Adjoint
+        from cofem.operators.adjoints import Adjoint
 
         return Adjoint(self)
 
@@ -951,7 +1101,7 @@ class Operator(ABC):
         return self._conjugate_operator() if self.is_complex else self
 
     def _conjugate_operator(self) -> Operator:
-        from cofem.operators.compose import Conjugate
+        from cofem.operators.adjoints import Conjugate
 
         return Conjugate(self)
 

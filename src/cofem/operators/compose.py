@@ -1,4 +1,4 @@
-"""Operators made of operators: products, sums, multiples, adjoints and conjugates.
+"""Operators made of operators: products, sums and multiples; `adjoints` has adjoints and conjugates.
 
 Functions build, classes hold: `compose`, `add` and `scale` check shapes and simplify, so that the classes
 need not.
@@ -7,7 +7,7 @@ need not.
 from __future__ import annotations
 
 import cmath
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property, reduce
 from itertools import pairwise
 from operator import add as plus
@@ -17,180 +17,27 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cofem._arrays import Array, conj, namespace, on_device_of, take, to_numpy
+from cofem.operators.adjoints import SameAxes
 from cofem.operators.agreed import (
     agreed_groups,
     agreed_shape,
     all_sparse,
     common_device_array,
     common_precision,
+    mean_square,
 )
-from cofem.operators.base import FusedGram, Operator, Weights
+from cofem.operators.base import FusedGram, Operator
 from cofem.operators.circulant import CirculantGram
 from cofem.operators.entries import StoredMatrix, diagonal_moduli, like_entries_of, to_device_of
 from cofem.operators.facts import Facts
 from cofem.operators.filters import BlockCirculantGram, FilterBank
+from cofem.operators.spectral_atoms import SpectralAtoms, atoms_of_product, scaled_atoms
 
 if TYPE_CHECKING:
     import scipy.sparse
 
 
-class Adjoint(Operator):
-    """Hermitian adjoint of an operator."""
-
-    def __init__(self, operator: Operator) -> None:
-        super().__init__(
-            (operator.shape[1], operator.shape[0]),
-            is_complex=operator.is_complex,
-            precision=operator.precision,
-            facts=operator.facts.of_adjoint(),
-        )
-        self.operator = operator
-
-    def _device_array(self) -> Array | None:
-        return self.operator.device_array
-
-    def _forward(self, x: Array) -> Array:
-        return self.operator._adjoint(x)
-
-    def _adjoint(self, y: Array) -> Array:
-        return self.operator._forward(y)
-
-    def _forward_overwriting(self, x: Array) -> Array:
-        return self.operator._adjoint_overwriting(x)
-
-    def _adjoint_overwriting(self, y: Array) -> Array:
-        return self.operator._forward_overwriting(y)
-
-    def _parts(self) -> tuple[Operator, ...]:
-        return (self.operator,)
-
-    def _gram_between(self, weights: Weights) -> FusedGram | None:
-        return self.operator._adjoint_gram_between(weights)
-
-    def _adjoint_gram_between(self, weights: Weights) -> FusedGram | None:
-        return self.operator._gram_between(weights)
-
-    def _columns(self, indices: np.ndarray) -> Array:
-        return conj(self.operator._rows(indices))
-
-    def _rows(self, indices: np.ndarray) -> Array:
-        return conj(self.operator._columns(indices))
-
-    def _filter_bank(self) -> FilterBank | None:
-        bank = self.operator.filter_bank()
-        return None if bank is None else bank.adjoint
-
-    def _adjoint_operator(self) -> Operator:
-        return self.operator
-
-    def _spectral_norm(self) -> float:
-        return self.operator.norm
-
-    def _abs2(self) -> Operator | None:
-        squares = self.operator.abs2()
-        return None if squares is None else squares.H
-
-    def _norm_resolution(self, norms: Array) -> Array | float:
-        return self.operator._adjoint_norm_resolution(norms)
-
-    def _adjoint_norm_resolution(self, norms: Array) -> Array | float:
-        return self.operator._norm_resolution(norms)
-
-    def _in_precision(self, precision: str) -> Operator:
-        return self.operator._in_precision(precision).H
-
-    def _column_groups(self) -> np.ndarray | None:
-        return self.operator.row_groups
-
-    def _row_groups(self) -> np.ndarray | None:
-        return self.operator.groups
-
-    def _sparse_matrix(self) -> scipy.sparse.csr_array | None:
-        matrix = self.operator.sparse_matrix()
-        return None if matrix is None else matrix.conj().T.tocsr()
-
-    def _expression(self) -> str:
-        return self.operator._adjoint_expression()
-
-
-class _SameAxes(Operator):
-    """An operator whose rows and columns mean what those of another operator mean."""
-
-    operator: Operator
-
-    def _parts(self) -> tuple[Operator, ...]:
-        return (self.operator,)
-
-    def _device_array(self) -> Array | None:
-        return self.operator.device_array
-
-    def _column_groups(self) -> np.ndarray | None:
-        return self.operator.groups
-
-    def _row_groups(self) -> np.ndarray | None:
-        return self.operator.row_groups
-
-    def _column_shape(self) -> tuple[int, ...] | None:
-        return self.operator.column_shape
-
-    def _row_places(self) -> np.ndarray | None:
-        return self.operator.row_places
-
-    def _stored_entries(self) -> int:
-        return self.operator.stored_entries
-
-
-class Conjugate(_SameAxes):
-    """Complex operator with conjugated entries."""
-
-    def __init__(self, operator: Operator) -> None:
-        super().__init__(operator.shape, is_complex=True, precision=operator.precision, facts=operator.facts)
-        self.operator = operator
-
-    def _forward(self, x: Array) -> Array:
-        return conj(self.operator._forward(conj(x)))
-
-    def _adjoint(self, y: Array) -> Array:
-        return conj(self.operator._adjoint(conj(y)))
-
-    def _columns(self, indices: np.ndarray) -> Array:
-        return conj(self.operator._columns(indices))
-
-    def _rows(self, indices: np.ndarray) -> Array:
-        return conj(self.operator._rows(indices))
-
-    def _local_gram(self, indices: np.ndarray) -> Array:
-        return conj(self.operator._local_gram(indices))
-
-    def _adjoint_operator(self) -> Operator:
-        return self.operator.H.conj()
-
-    def _conjugate_operator(self) -> Operator:
-        return self.operator
-
-    def _spectral_norm(self) -> float:
-        return self.operator.norm
-
-    def _abs2(self) -> Operator | None:
-        return self.operator.abs2()
-
-    def _sparse_matrix(self) -> scipy.sparse.csr_array | None:
-        matrix = self.operator.sparse_matrix()
-        return None if matrix is None else matrix.conj()
-
-    def _norm_resolution(self, norms: Array) -> Array | float:
-        return self.operator._norm_resolution(norms)
-
-    def _in_precision(self, precision: str) -> Operator:
-        return self.operator._in_precision(precision).conj()
-
-    def _expression(self) -> str:
-        if isinstance(self.operator, Adjoint):
-            return self.operator.operator._bracketed(3) + ".T"
-        return self.operator._bracketed(3) + ".conj()"
-
-
-class Scaled(_SameAxes):
+class Scaled(SameAxes):
     """Scalar multiple of an operator."""
 
     _binding = 2
@@ -240,13 +87,22 @@ class Scaled(_SameAxes):
         known = self.operator.block_circulant_gram()
         return None if known is None else known.times(abs(self.scalar) ** 2)
 
+    def _spectral_atoms(self) -> SpectralAtoms | None:
+        return scaled_atoms(self.operator.spectral_atoms(), self.scalar)
+
     def _sparse_matrix(self) -> scipy.sparse.csr_array | None:
         matrix = self.operator.sparse_matrix()
         return None if matrix is None else self.scalar * matrix
 
+    def _add_weighted_gram(self, weights: np.ndarray, above: dict[int, np.ndarray]) -> bool:
+        return self.operator._add_weighted_gram(weights * weights.dtype.type(abs(self.scalar) ** 2), above)
+
     def _band_symbols(self, basis: str) -> np.ndarray | None:
         symbols = self.operator.band_symbols(basis)
         return None if symbols is None else abs(self.scalar) ** 2 * symbols
+
+    def _each_band_symbol(self, basis: str) -> Iterator[np.ndarray]:
+        return (abs(self.scalar) ** 2 * symbol for symbol in self.operator._each_band_symbol(basis))
 
     def _stored_matrix(self) -> StoredMatrix | None:
         stored = self.operator.stored_matrix()
@@ -415,11 +271,10 @@ class Product(Operator):
         # Samples of a signal, or weights of it, keep a share of each column's energy; so do orthonormal
         # columns.
         if first.facts.one_per_row or first.facts.column_gram is not None:
-            known = compose(*rest).circulant_gram()
+            known, share = compose(*rest).circulant_gram(), first.facts.column_gram
             if known is None:
                 return None
-            share = first.facts.column_gram
-            return known.times(_mean_square(first), is_exact=False) if share is None else known.times(share)
+            return known.times(mean_square(first), is_exact=False) if share is None else known.times(share)
         found = first.circulant_gram()
         for factor in rest:
             found = None if found is None else factor._circulant_between(found)
@@ -440,7 +295,7 @@ class Product(Operator):
             known = compose(*rest).block_circulant_gram()
             share = first.facts.column_gram
             if known is not None:
-                return known.times(_mean_square(first) if share is None else share, share is not None)
+                return known.times(mean_square(first) if share is None else share, share is not None)
         return known
 
     def _offset_gram(self, offsets: np.ndarray, weights: np.ndarray) -> np.ndarray | None:
@@ -451,6 +306,9 @@ class Product(Operator):
         if squares is None or self.device_array is not None:
             return None
         return compose(*rest)._offset_gram(offsets, to_numpy(squares.adjoint(weights)))
+
+    def _spectral_atoms(self) -> SpectralAtoms | None:
+        return atoms_of_product(self.factors)
 
     def _stored_entries(self) -> int:
         *left, last = self.factors
@@ -510,12 +368,6 @@ class Sum(Operator):
 
     def _expression(self) -> str:
         return " + ".join(op._expression() for op in self.terms).replace("+ -", "- ")
-
-
-def _mean_square(operator: Operator) -> float:
-    """Return the mean of the squared norms of the columns of an operator with one entry in each."""
-    norms = to_numpy(operator.column_norms())
-    return float(np.mean(norms.astype(np.float64) ** 2))
 
 
 def compose(*operators: Operator) -> Operator:

@@ -23,6 +23,7 @@ from cofem.operators.circulant import CirculantGram
 from cofem.operators.dense import Dense
 from cofem.operators.entries import StoredMatrix
 from cofem.operators.filters import BlockCirculantGram
+from cofem.operators.spectral_atoms import SpectralAtoms
 
 
 class ProductCounter:
@@ -338,6 +339,13 @@ class Dictionary(Operator):
 
     def _block_circulant_gram(self) -> BlockCirculantGram | None:
         return self._known_blocks
+
+    @cached_property
+    def _known_atoms(self) -> SpectralAtoms | None:
+        return self.operator.spectral_atoms()
+
+    def _spectral_atoms(self) -> SpectralAtoms | None:
+        return self._known_atoms
 
     def _offset_gram(self, offsets: np.ndarray, weights: np.ndarray) -> np.ndarray | None:
         return self.operator._offset_gram(offsets, weights)

@@ -101,6 +101,9 @@ def local_gram(operator: Operator, indices: np.ndarray) -> Array:
         power = squared_modulus(take(operator.forward(ones), indices.reshape(-1), axis=0))
         power = namespace(power).reshape(power, (*indices.shape, 1))
         return equal_places(operator, indices) * power
+    atoms = operator.spectral_atoms()
+    if atoms is not None:
+        return atoms.local_gram(indices)
     return gram_of_columns(operator._columns, operator.shape[0], indices)
 
 
@@ -177,7 +180,11 @@ def has_exact_column_norms(operator: Operator) -> bool:
     """Tell whether `column_norms` needs no random probes."""
     facts = operator.facts
     return (
-        facts.column_gram is not None or facts.diagonal or operator.abs2() is not None or _is_small(operator)
+        facts.column_gram is not None
+        or facts.diagonal
+        or operator.abs2() is not None
+        or operator.spectral_atoms() is not None
+        or _is_small(operator)
     )
 
 
@@ -193,6 +200,9 @@ def column_norms(operator: Operator) -> Array:
         energy = squares.adjoint(to_device_of(operator, np.ones(operator.shape[0])))
         xp = namespace(energy)
         return xp.sqrt(xp.maximum(energy, number_like(energy, 0.0)))
+    atoms = operator.spectral_atoms()
+    if atoms is not None:
+        return np.sqrt(np.maximum(atoms.column_energies(np.ones(operator.shape[0])), 0.0))
     if _is_small(operator):
         columns = operator.columns(np.arange(operator.shape[1]))
         return in_precision(namespace(columns).linalg.vector_norm(columns, axis=-1), "float64")
@@ -211,7 +221,7 @@ def norm_resolution(operator: Operator, norms: Array) -> float:
     if facts.column_gram is not None or facts.diagonal or operator.stored_entries:
         return 0.0
     largest = float(namespace(norms).max(norms))
-    if operator.abs2() is not None:
+    if operator.abs2() is not None or operator.spectral_atoms() is not None:
         return _RESOLUTION_OF_SQUARES * largest
     return _RESOLUTION[operator.precision or "float64"] * largest
 

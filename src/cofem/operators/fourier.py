@@ -103,6 +103,9 @@ class FFT(_Transform):
     def _adjoint_overwriting(self, y: Array) -> Array:
         return dispatch.ifft(y, self.signal_shape, overwrite_x=True) if self.is_complex else self._adjoint(y)
 
+    def _fourier_grid(self) -> tuple[int, ...] | None:
+        return self.signal_shape if self.is_complex else None
+
     def _hartley(self, x: Array) -> Array:
         spectrum = dispatch.fft(x, self.signal_shape)
         xp = namespace(spectrum)

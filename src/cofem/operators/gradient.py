@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
-from itertools import combinations
+from itertools import combinations, product
 from math import prod, sqrt
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ import scipy.sparse
 
 from cofem._arrays import Array, as_shape, namespace, squared_modulus
 from cofem.operators.base import Operator
+from cofem.operators.boxes import Box
 from cofem.operators.circulant import CirculantGram
 from cofem.operators.symbols import angles, outer
 
@@ -74,32 +75,50 @@ class Stencils(Operator):
         super().__init__((start, prod(shape)))
 
     def _forward(self, x: Array) -> Array:
+        # Written as they come, so that the differences are not in memory twice.
+        shape = (*x.shape[:-1], self.shape[0])
+        out = namespace(x).empty(shape, dtype=x.dtype, device=array_api_compat.device(x))
+        self._forward_into(x, out)
+        return out
+
+    def _forward_into(self, x: Array, out: Array) -> None:
         xp, batch = namespace(x), x.shape[:-1]
         arrays = xp.reshape(x, (*batch, *self.signal_shape))
-        # Written as they come, so that the differences are not in memory twice.
-        out = xp.empty((*batch, self.shape[0]), dtype=x.dtype, device=array_api_compat.device(x))
         for band in self._bands:
             piece = arrays
             for axis, stencil in band.stencils.items():
                 piece = self._correlate(piece, stencil, axis)
             out[..., band.start : band.stop] = xp.reshape(piece, (*batch, prod(band.shape)))
-        return out
 
     def _adjoint(self, y: Array) -> Array:
         xp, batch = namespace(y), y.shape[:-1]
-        device = array_api_compat.device(y)
-        total = xp.zeros((*batch, *self.signal_shape), dtype=y.dtype, device=device)
+        total = xp.zeros((*batch, *self.signal_shape), dtype=y.dtype, device=array_api_compat.device(y))
         for band in self._bands:
-            piece = xp.reshape(y[..., band.start : band.stop], (*batch, *band.shape))
-            *inner, last = reversed(band.stencils.items())
-            for axis, stencil in inner:
-                lengths = list(piece.shape)
-                lengths[axis - len(self.signal_shape)] = self.signal_shape[axis]
-                spread = xp.zeros(tuple(lengths), dtype=y.dtype, device=device)
-                self._spread(piece, stencil, axis, spread)
-                piece = spread
-            self._spread(piece, last[1], last[0], total)
+            self._spread_band(xp.reshape(y[..., band.start : band.stop], (*batch, *band.shape)), band, total)
         return xp.reshape(total, (*batch, self.shape[1]))
+
+    def _spread_band(self, piece: Array, band: Band, total: Array) -> None:
+        """Add the transpose of a band to `total`."""
+        xp, device = namespace(piece), array_api_compat.device(piece)
+        *inner, last = reversed(band.stencils.items())
+        for axis, stencil in inner:
+            lengths = list(piece.shape)
+            lengths[axis - len(self.signal_shape)] = self.signal_shape[axis]
+            spread = xp.zeros(tuple(lengths), dtype=piece.dtype, device=device)
+            self._spread(piece, stencil, axis, spread)
+            piece = spread
+        self._spread(piece, last[1], last[0], total)
+
+    def _add_weighted_product(self, x: Array, weights: Array, factor: float, out: Array) -> None:
+        xp, shape = namespace(x), (*x.shape[:-1], *self.signal_shape)
+        arrays, total = xp.reshape(x, shape), xp.reshape(out, shape)  # a view, of what is in order
+        for band in self._bands:
+            piece = arrays
+            for axis, stencil in band.stencils.items():
+                piece = self._correlate(piece, stencil, axis)
+            piece *= xp.reshape(weights[band.start : band.stop], band.shape)
+            piece *= factor
+            self._spread_band(piece, band, total)
 
     def _part(self, start: int, length: int, axis: int) -> tuple[Any, ...]:
         """Return the index of ``length`` places along an axis."""
@@ -142,25 +161,29 @@ class Stencils(Operator):
 
     def _row_places(self) -> np.ndarray:
         places = np.arange(self.shape[1]).reshape(self.signal_shape)
+        return np.concatenate([places[box.places].ravel() for box in self._row_boxes()])
+
+    def _row_boxes(self) -> tuple[Box, ...]:
+        axes = range(len(self.signal_shape))
         found = []
         for band in self._bands:
-            origins = [_origin(band.stencils.get(axis, (1.0,))) for axis in range(places.ndim)]
+            origins = tuple(_origin(band.stencils.get(axis, (1.0,))) for axis in axes)
             if self.boundary == "periodic":
-                origins = [0] * places.ndim
-            inside = (slice(first, first + n) for first, n in zip(origins, band.shape, strict=True))
-            found.append(places[tuple(inside)].ravel())
-        return np.concatenate(found)
+                origins = (0,) * len(axes)
+            found.append(Box(band.start, origins, band.shape))
+        return tuple(found)
 
     def _band_symbols(self, basis: str) -> np.ndarray:
+        return np.stack(list(self._each_band_symbol(basis)))
+
+    def _each_band_symbol(self, basis: str) -> Iterator[np.ndarray]:
         at = angles(self.signal_shape, basis)
-        symbols = []
         for band in self._bands:
             factors = [np.ones(n) for n in self.signal_shape]
             for axis, stencil in band.stencils.items():
                 waves = (c * np.exp(1j * k * at[axis]) for k, c in enumerate(stencil))
                 factors[axis] = squared_modulus(sum(waves))
-            symbols.append(outer(factors))
-        return np.stack(symbols)
+            yield outer(factors)
 
     def _sparse_matrix(self) -> scipy.sparse.csr_array:
         blocks = []
@@ -171,6 +194,25 @@ class Stencils(Operator):
             )
             blocks.append(reduce(lambda a, b: scipy.sparse.kron(a, b, format="csr"), factors))
         return scipy.sparse.csr_array(scipy.sparse.vstack(blocks, format="csr"))
+
+    def _add_weighted_gram(self, weights: np.ndarray, above: dict[int, np.ndarray]) -> bool:
+        if self.boundary != "free":
+            return False
+        strides = np.cumprod((1, *self.signal_shape[:0:-1]))[::-1].tolist()
+        for band in self._bands:
+            weight = weights[band.start : band.stop].reshape(band.shape)
+            points = _points(band, len(strides))
+            flat = [sum(a * b for a, b in zip(at, strides, strict=True)) for at, _ in points]
+            for i, j in product(range(len(points)), repeat=2):
+                offset = flat[j] - flat[i]
+                if offset < 0:  # the same numbers as above the diagonal
+                    continue
+                diagonal = above.setdefault(offset, np.zeros(self.shape[1], weights.dtype))
+                ends = (slice(k, k + n) for k, n in zip(points[j][0], band.shape, strict=True))
+                number = points[i][1] * points[j][1]
+                target = diagonal.reshape(self.signal_shape)[tuple(ends)]
+                target += weight if number == 1 else number * weight
+        return True
 
     def _along_axis(self, stencil: Stencil, n: int) -> scipy.sparse.csr_array:
         """Return the matrix of one stencil along an axis of length ``n``."""
@@ -259,6 +301,13 @@ class Gradient(Stencils):
         boundary = "" if self.boundary == "free" else f", {self.boundary!r}"
         order = "" if self.order == 1 else f", order={self.order}"
         return f"Gradient({shape}{boundary}{order})"
+
+
+def _points(band: Band, ndim: int) -> list[tuple[tuple[int, ...], float]]:
+    """Return the places that a row of a band looks at, from its first one on, and its entries there."""
+    stencils = [band.stencils.get(axis, (1.0,)) for axis in range(ndim)]
+    places = product(*(range(len(stencil)) for stencil in stencils))
+    return [(at, prod(stencil[k] for stencil, k in zip(stencils, at, strict=True))) for at in places]
 
 
 def _origin(stencil: Stencil) -> int:

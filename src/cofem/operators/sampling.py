@@ -235,6 +235,10 @@ class Identity(Operator):
     def _sparse_matrix(self) -> scipy.sparse.csr_array:
         return scipy.sparse.eye_array(self.shape[0], format="csr")
 
+    def _add_weighted_gram(self, weights: np.ndarray, above: dict[int, np.ndarray]) -> bool:
+        above[0] = above[0] + weights if 0 in above else weights.copy()
+        return True
+
     def _expression(self) -> str:
         return f"Identity({self.shape[0]})"
 

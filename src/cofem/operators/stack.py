@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
+from itertools import chain
 from operator import add as plus
 
 import numpy as np
@@ -18,10 +19,14 @@ from cofem.operators.agreed import (
     common_precision,
 )
 from cofem.operators.base import Operator
+from cofem.operators.boxes import Box, stacked_boxes
 from cofem.operators.circulant import CirculantGram
 from cofem.operators.entries import like_entries_of
 from cofem.operators.facts import Facts
 from cofem.operators.filters import FilterBank, stacked
+
+#: Numbers from which on memory counts more than time.
+LARGE = 2**17
 
 
 class Stack(Operator):
@@ -43,13 +48,27 @@ class Stack(Operator):
         return common_device_array(self.parts)
 
     def _forward(self, x: Array) -> Array:
-        return namespace(x).concat([op._forward(x) for op in self.parts], axis=-1)
+        if not isinstance(x, np.ndarray) or x.size < LARGE or self.is_complex or self.precision is not None:
+            return namespace(x).concat([op._forward(x) for op in self.parts], axis=-1)
+        # One after the other, so that the whole is not in memory twice. Parts without entries keep the type.
+        out = np.empty((*x.shape[:-1], self.shape[0]), x.dtype)
+        start = 0
+        for op in self.parts:
+            op._forward_into(x, out[..., start : start + op.shape[0]])
+            start += op.shape[0]
+        return out
 
     def _adjoint(self, y: Array) -> Array:
         ends = np.cumsum([op.shape[0] for op in self.parts]).tolist()
         starts = [0, *ends[:-1]]
         pieces = (op._adjoint(y[..., i:j]) for op, i, j in zip(self.parts, starts, ends, strict=True))
         return reduce(plus, pieces)
+
+    def _add_weighted_product(self, x: Array, weights: Array, factor: float, out: Array) -> None:
+        start = 0
+        for op in self.parts:
+            op._add_weighted_product(x, weights[start : start + op.shape[0]], factor, out)
+            start += op.shape[0]
 
     def _gram(self, x: Array) -> Array:
         return reduce(plus, (op._gram(x) for op in self.parts))
@@ -119,15 +138,28 @@ class Stack(Operator):
         known = [part for part in places if part is not None]
         return np.concatenate(known) if len(known) == len(places) else None
 
+    def _row_boxes(self) -> tuple[Box, ...] | None:
+        if agreed_shape([op.column_shape for op in self.parts]) is None:
+            return None
+        return stacked_boxes([op.row_boxes for op in self.parts], [op.shape[0] for op in self.parts])
+
     def _band_symbols(self, basis: str) -> np.ndarray | None:
         symbols = [op.band_symbols(basis) for op in self.parts]
         known = [part for part in symbols if part is not None]
         agree = len(known) == len(symbols) and len({part.shape[1:] for part in known}) == 1
         return np.concatenate(known) if agree else None
 
+    def _each_band_symbol(self, basis: str) -> Iterator[np.ndarray]:
+        return chain.from_iterable(op._each_band_symbol(basis) for op in self.parts)
+
     def _sparse_matrix(self) -> scipy.sparse.csr_array | None:
         known = all_sparse(self.parts)
         return None if known is None else scipy.sparse.csr_array(scipy.sparse.vstack(known, format="csr"))
+
+    def _add_weighted_gram(self, weights: np.ndarray, above: dict[int, np.ndarray]) -> bool:
+        ends = np.cumsum([op.shape[0] for op in self.parts]).tolist()
+        pieces = zip(self.parts, [0, *ends[:-1]], ends, strict=True)
+        return all(op._add_weighted_gram(weights[i:j], above) for op, i, j in pieces)
 
     def _expression(self) -> str:
         return f"vstack([{', '.join(op._expression() for op in self.parts)}])"

@@ -11,6 +11,7 @@ import numpy as np
 
 from cofem._arrays import Array, as_shape, namespace, squared_modulus
 from cofem.operators.base import Operator
+from cofem.operators.boxes import Box
 from cofem.operators.facts import Facts
 from cofem.operators.gradient import rolled
 from cofem.operators.symbols import angles, outer
@@ -139,6 +140,10 @@ class WaveletFrame(Operator):
 
     def _row_places(self) -> np.ndarray:
         return np.tile(np.arange(self.shape[1]), self.n_bands)
+
+    def _row_boxes(self) -> tuple[Box, ...]:
+        origin = (0,) * len(self.signal_shape)
+        return tuple(Box(k * self.shape[1], origin, self.signal_shape) for k in range(self.n_bands))
 
     def _band_symbols(self, basis: str) -> np.ndarray:
         at = angles(self.signal_shape, basis)

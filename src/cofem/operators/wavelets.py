@@ -14,6 +14,7 @@ import numpy as np
 from cofem._arrays import Array, as_shape, by_parts, require_numpy
 from cofem.operators.base import Operator
 from cofem.operators.facts import Facts
+from cofem.operators.spectral_atoms import Shifts, shifts_of_bands
 from cofem.operators.transforms import dispatch
 
 #: Loaded with the first wavelet: most fits have none.
@@ -127,6 +128,10 @@ class Wavelet(Operator):
 
     def _column_shape(self) -> tuple[int, ...]:
         return self.signal_shape
+
+    def _shifted_rows(self) -> Shifts:
+        bands = [(band.shape, band.start, band.stride) for band in self.bands]
+        return shifts_of_bands(self.signal_shape, bands)
 
     def _row_groups(self) -> np.ndarray:
         return np.repeat(np.arange(len(self.bands)), [prod(band.shape) for band in self.bands])

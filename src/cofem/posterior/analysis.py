@@ -29,7 +29,7 @@ SINGULAR = 1e-14
 
 @dataclass(frozen=True)
 class AnalysisSolver:
-    """Solves with ``A = Phi^H Phi / noise_var + B^H diag(alpha) B``.
+    """Solves with ``A = (Phi^H Phi / noise_var + B^H diag(alpha) B) / scale``.
 
     Examples
     --------
@@ -41,6 +41,7 @@ class AnalysisSolver:
     """
 
     system: AnalysisSystem
+    scale: float = 1.0
 
     @cached_property
     def _factor(self) -> np.ndarray | None:
@@ -67,6 +68,7 @@ class AnalysisSolver:
         alpha: Array,
         noise_var: float,
         weights: Array | None = None,
+        scale: float = 1.0,
     ) -> AnalysisSolver:
         """Return the solver for a dictionary whose data are multiplied by `weights`, shape (N,)."""
         alpha = in_precision(alpha, "float64")
@@ -74,7 +76,7 @@ class AnalysisSolver:
         if weights is not None:
             white = Diagonal(in_precision(weights, "float64")) @ white
         phi = Dictionary(white, like=alpha)
-        return cls(AnalysisSystem(phi, Rows(analysis, alpha), alpha, noise_var))
+        return cls(AnalysisSystem(phi, Rows(analysis, alpha), alpha, noise_var), scale)
 
     @property
     def phi(self) -> Dictionary:
@@ -82,12 +84,12 @@ class AnalysisSolver:
         return self.system.phi
 
     def for_count(self, count: int) -> Callable[..., Array]:
-        """Return a function from v or b to ``A^-1 (Phi^H v / noise_var + b)``."""
+        """Return a function from v or b to ``A^-1 (Phi^H v / (scale noise_var) + b)``."""
         return self._solve
 
     def _solve(self, v: Array | None = None, b: Array | None = None) -> Array:
         system = self.system
-        right: Array = system.of_data(v) if v is not None else system.noise_var * b  # type: ignore[operator]
+        right: Array = system.of_data(v) if v is not None else self.scale * system.noise_var * b  # type: ignore[operator]
         if self._factor is not None:
             return self._exactly(right)
         return _checked(system.solve(right, tol=SOLVE_TOL, reference=None, max_iter=self._most_steps))
@@ -99,7 +101,7 @@ class AnalysisSolver:
     def draws(self, count: int, rng: np.random.Generator) -> Array:
         """Draw from ``N(0, A^-1)``, shape (count, D)."""
         system = self.system
-        right = system.of_draws(count, rng)
+        right = self.scale**0.5 * system.of_draws(count, rng)
         if self._factor is not None:
             return self._exactly(right)
         found = system.solve(right, tol=DRAW_TOL, reference=system.phi.shape[1], max_iter=self._most_steps)

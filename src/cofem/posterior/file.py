@@ -39,6 +39,7 @@ def _contents(posterior: Posterior) -> tuple[dict[str, Any], dict[str, np.ndarra
         "version": FORMAT_VERSION,
         "noise_std": np.asarray(posterior.noise_std).tolist(),
         "method": posterior.method,
+        "scale": posterior.scale,
         "status": [posterior.status.code.value, posterior.status.message, list(posterior.status.notes)],
     }
     arrays = {name: getattr(posterior, name) for name in (*_ARRAYS, "weights")}
@@ -138,6 +139,7 @@ def _rebuild(
         },
         operator=phi,
         analysis=rows,
+        scale=header.get("scale", 1.0),
     )
 
 

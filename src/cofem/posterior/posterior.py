@@ -83,6 +83,8 @@ class Posterior:
     analysis : Operator or None
         For ``cofem.fit(..., analysis=B)``, the operator B of shape (M, D); `alpha` then has shape (M,). None
         after `cofem.load` without one, and for tasks that chose operators of their own.
+    scale : float
+        In analysis form, what the covariance is multiplied by, as errors at data that were held out have it.
 
     Examples
     --------
@@ -105,6 +107,7 @@ class Posterior:
     gaussian: tuple[Array, Array] | None = None
     tasks: tuple[Posterior, ...] | None = None
     analysis: Operator | None = None
+    scale: float = 1.0
 
     @property
     def n_tasks(self) -> int:
@@ -530,7 +533,7 @@ class Posterior:
         if self.analysis is None:
             raise ValueError(f"{what} needs the analysis operator; load with cofem.load(path, analysis=B)")
         operator, noise_var = self._need_operator(what), self.noise_std**2
-        return AnalysisSolver.of(operator, self.analysis, self.alpha, noise_var, self.weights)
+        return AnalysisSolver.of(operator, self.analysis, self.alpha, noise_var, self.weights, self.scale)
 
     def _solver(self, what: str) -> PosteriorSolver | AnalysisSolver:
         """Return the posterior's systems; `what` needs them."""

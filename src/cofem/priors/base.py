@@ -9,6 +9,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from cofem._arrays import Array, library, namespace, number_like, place, reciprocal
+from cofem.operators.boxes import Box
 
 
 class RowLayout(NamedTuple):
@@ -22,6 +23,9 @@ class RowLayout(NamedTuple):
         Places in C order; None if there are none.
     shape : tuple of int or None
         Shape of the array of places.
+    boxes : tuple of Box or None
+        The same in few numbers, where each band has the places of a box of the grid; then `bands` and
+        `places` may be None.
 
     Examples
     --------
@@ -32,9 +36,10 @@ class RowLayout(NamedTuple):
     (3,)
     """
 
-    bands: np.ndarray
+    bands: np.ndarray | None
     places: np.ndarray | None
     shape: tuple[int, ...] | None
+    boxes: tuple[Box, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,8 @@ class Prior(ABC):
     #: Whether the model is the same in any units of the columns of Phi: not where coefficients share a
     #: precision, whose sizes are then compared.
     free_of_units: ClassVar[bool] = False
+    #: Whether precisions are the same as before for second moments that are the same in each band.
+    keeps_bands: ClassVar[bool] = False
     #: Whether precisions are means over several coefficients, so that errors of single ones average out.
     averages: ClassVar[bool] = False
     #: How far it ties coefficients to each other, from 0 (not at all) to 2 (one precision for all): of priors
@@ -197,6 +204,7 @@ class Independent(Prior):
     name: ClassVar[str] = "independent"
     is_independent: ClassVar[bool] = True
     free_of_units: ClassVar[bool] = True
+    keeps_bands: ClassVar[bool] = True
 
     def precisions(self, second_moment: Array, cap: float) -> Array:
         """M-step."""

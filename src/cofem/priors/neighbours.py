@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from typing import ClassVar
 
+import array_api_compat
 import numpy as np
 
-from cofem._arrays import Array, DeviceCache, namespace, reciprocal
+from cofem._arrays import Array, DeviceCache, namespace, precision_of, reciprocal
+from cofem._windows import window_means, window_sums
+from cofem.operators.boxes import Box
 from cofem.priors.base import Prior, RowLayout, capped_inverse
 
 #: Turns in which scales of bands and of places are found from each other.
@@ -55,6 +59,7 @@ class Neighbours(Prior):
     libraries: ClassVar[tuple[str, ...] | None] = ("numpy", "torch")
     #: The update is an approximation of the M-step, for which there is no safeguard.
     extrapolates: ClassVar[bool] = False
+    keeps_bands: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if isinstance(self.size, bool) or int(self.size) != self.size or self.size < 1 or self.size % 2 == 0:
@@ -79,7 +84,7 @@ class Neighbours(Prior):
 
     def for_rows(self, layout: RowLayout) -> Neighbours:
         """Return the prior for rows with bands and places."""
-        if layout.places is None or layout.shape is None:
+        if (layout.places is None and layout.boxes is None) or layout.shape is None:
             raise ValueError(
                 "prior=Neighbours() needs an analysis operator that knows the bands and places of its rows "
                 "(row_groups, row_places, band_symbols), such as cofem.operators.Gradient"
@@ -101,22 +106,82 @@ class Neighbours(Prior):
         """The place of each row in an array of all bands, and the number of bands."""
         layout = self._known
         assert layout.shape is not None
+        assert layout.bands is not None
+        assert layout.places is not None
         return DeviceCache(layout.bands * prod(layout.shape) + layout.places), int(layout.bands.max()) + 1
 
     def precisions(self, second_moment: Array, cap: float) -> Array:
         """M-step."""
+        if self._known.boxes is not None:
+            return self._in_boxes(second_moment, self._known.boxes, cap)
         cached, n_bands = self._where
         index = cached.like(second_moment)
         shape = self._known.shape
         assert shape is not None
         xp = namespace(second_moment)
         moments = self._on_grid(second_moment, index, n_bands)
-        counts = self._on_grid(xp.ones_like(second_moment), index, n_bands)
         if self.bands == "together":
-            means = self._together(moments, counts)
+            means = self._together(moments, self._on_grid(xp.ones_like(second_moment), index, n_bands))
         else:
-            means = self._windows(moments) / xp.maximum(self._windows(counts), _least(counts))
+            means = self._windows(moments) / self._counts(second_moment)
         return capped_inverse(xp.reshape(means, (-1,))[index], cap)
+
+    def _in_boxes(self, second_moment: Array, boxes: tuple[Box, ...], cap: float) -> Array:
+        """M-step, band by band, for which no more than arrays of the grid are needed."""
+        xp = namespace(second_moment)
+        out = xp.empty_like(second_moment)
+        if self.bands == "apart":
+            for box in boxes:
+                out[box.start : box.stop] = xp.reshape(
+                    capped_inverse(window_means(box.of(second_moment), self.size // 2), cap), (-1,)
+                )
+            return out
+        scales, q = self._scales_in_boxes(second_moment, boxes)
+        for box, scale in zip(boxes, scales, strict=True):
+            means = reciprocal(xp.maximum(scale * q[box.places], _least(q)))
+            out[box.start : box.stop] = xp.reshape(capped_inverse(means, cap), (-1,))
+        return out
+
+    def _scales_in_boxes(self, moments: Array, boxes: tuple[Box, ...]) -> tuple[list[Array], Array]:
+        """Return the numbers of bands and of places whose products are the precisions."""
+        shape = self._known.shape
+        assert shape is not None
+        xp = namespace(moments)
+        least = _least(moments)
+
+        def on_grid(parts: Iterable[Array]) -> Array:
+            total = xp.zeros(shape, dtype=moments.dtype, device=array_api_compat.device(moments))
+            for box, part in zip(boxes, parts, strict=True):
+                total[box.places] += part
+            return self._windows(total)
+
+        present = on_grid(xp.ones_like(box.of(moments)) for box in boxes)
+        q = None
+        for _ in range(TURNS):
+            scales = []
+            for box in boxes:
+                weighted = box.of(moments) if q is None else box.of(moments) * q[box.places]
+                scales.append(box.size / xp.maximum(xp.sum(weighted), least))
+            q = on_grid(scale * box.of(moments) for box, scale in zip(boxes, scales, strict=True))
+            q = present / xp.maximum(q, least)
+        assert q is not None
+        return scales, q
+
+    def _counts(self, like: Array) -> Array:
+        """Return how many rows there are in each window, at least one."""
+        key = precision_of(like)
+        if key not in self._window_counts:
+            (cached, n_bands), shape = self._where, self._known.shape
+            assert shape is not None
+            present = np.zeros(n_bands * prod(shape), dtype=key)
+            present[cached.values] = 1
+            found = self._windows(present.reshape(n_bands, *shape))
+            self._window_counts[key] = DeviceCache(np.maximum(found, 1))
+        return self._window_counts[key].like(like)
+
+    @cached_property
+    def _window_counts(self) -> dict[str, DeviceCache]:
+        return {}
 
     def _on_grid(self, values: Array, index: Array, n_bands: int) -> Array:
         shape = self._known.shape
@@ -149,21 +214,7 @@ class Neighbours(Prior):
         """Sum over the window around each place; the last axes are those of the grid."""
         shape = self._known.shape
         assert shape is not None
-        for axis in range(-len(shape), 0):
-            x = _sums_along(x, self.size // 2, axis)
-        return x
-
-
-def _sums_along(x: Array, reach: int, axis: int) -> Array:
-    """Sum over places up to `reach` away along an axis."""
-    xp, n = namespace(x), x.shape[axis]
-    total = xp.asarray(x, copy=True)
-    behind = (slice(None),) * (-axis - 1)
-    for shift in range(1, min(reach, n - 1) + 1):
-        ahead, back = (..., slice(shift, None), *behind), (..., slice(None, -shift), *behind)
-        total[ahead] += x[back]
-        total[back] += x[ahead]
-    return total
+        return window_sums(x, self.size // 2, len(shape))
 
 
 def _least(x: Array) -> Array:

@@ -14,6 +14,7 @@ from cofem.experiments.bench.kinds import Kinds
 from cofem.experiments.bench.learned_coverage import LearnedCoverage
 from cofem.experiments.bench.memory import Memory
 from cofem.experiments.bench.noise import LearnedNoise
+from cofem.experiments.bench.pictures import Pictures
 from cofem.experiments.bench.priors import Priors
 from cofem.experiments.bench.profile import Profile
 from cofem.experiments.bench.regression import Regression
@@ -32,6 +33,7 @@ BENCHMARKS: dict[str, Study] = {
         Memory(),
         Scaling(),
         Image(),
+        Pictures(),
         SPGL1(),
         Success(),
         Kinds(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,10 +17,23 @@ from cofem.priors import Prior, RowLayout
 
 #: Unknowns, and entries of Phi and B, up to which moments are exact.
 SMALL_SIDE, SMALL_ENTRIES = 512, 2**21
+#: Unknowns up to which they are exact where B is a full matrix, which has no other solver than slow ones.
+SMALL_IF_FULL = 1024
 #: Share of the unknown's power that each row is expected to have at the start, relative to its norm.
 SHARE_AT_START = 0.05
 #: Largest precision, relative to what the data can resolve.
 HEADROOM = {"float64": 1e10, "float32": 1e6}
+
+
+class WarmStart(NamedTuple):
+    """Where a fit to most of the data ended, beside its precisions."""
+
+    #: Its mean.
+    mean: Array
+    #: As `cofem.inference.analysis.method.Carry.ratios`.
+    ratios: tuple[Array | None, Array | None]
+    #: Steps it took.
+    steps: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,17 +50,28 @@ class AnalysisProblem(Problem):
         Rows of Phi whose data are predicted; see `cofem.inference.analysis.prediction`.
     undetermined : ndarray of shape (D, K) or None
         In small problems, directions that neither Phi nor B see; None if there are none.
+    warm : WarmStart or None
+        Where the fit may start.
+    scale : float
+        What variances of the result are multiplied by, as data that were held out have it.
     """
 
     rows: Rows = None  # type: ignore[assignment]
     held_out: Operator | None = None
     undetermined: np.ndarray | None = None
+    warm: WarmStart | None = None
+    scale: float = 1.0
 
     @classmethod
     def of(cls, problem: Problem, operator: Operator, prior: Prior) -> AnalysisProblem:
         """Return a problem in analysis form; the prior says who shares precisions among the rows of B."""
         rows = Rows(operator, problem.y)
-        bound = prior.for_rows(RowLayout(rows.bands, operator.row_places, rows.grid))
+        boxes = rows.boxes
+        if boxes is None:
+            layout = RowLayout(rows.bands, operator.row_places, rows.grid)
+        else:
+            layout = RowLayout(None, None, rows.grid, boxes)
+        bound = prior.for_rows(layout)
         bound.check(rows.n_rows)
         return cls(
             problem.phi, problem.y, problem.noise_var, problem.units, bound, problem.nonnegative, rows=rows
@@ -86,7 +110,9 @@ class AnalysisProblem(Problem):
     def is_small(self) -> bool:
         """Whether all entries of Phi and B are to be had, for exact moments."""
         d, m = self.n_columns, max(self.rows.n_rows, self.n_rows)
-        return isinstance(self.y, np.ndarray) and d <= SMALL_SIDE and d * m <= SMALL_ENTRIES
+        if not isinstance(self.y, np.ndarray) or d > SMALL_IF_FULL or d * m > SMALL_ENTRIES:
+            return False
+        return d <= SMALL_SIDE or (self.rows.sparse is None and self.rows.grid is None)
 
     def point(self, mean: Array, variance: Array) -> Array:
         """Return the mean: a constraint has no part in the fit, only in what is made of it."""
@@ -108,7 +134,7 @@ class AnalysisProblem(Problem):
         energy = self.phi.column_energy
         return namespace(energy).zeros_like(energy) + self.phi.energy / self.n_columns
 
-    @cached_property
+    @property
     def prior_weights(self) -> Array:
         """What changes of the prior variances of rows are weighted by."""
         return self.rows.for_each(1 / np.maximum(self.rows.energies, 1e-300))
@@ -119,6 +145,11 @@ class AnalysisProblem(Problem):
         resolved = self.phi.energy / self.n_columns / self.noise_var
         largest = max(resolved, 1 / self.power, 1e-300)
         return HEADROOM[self.real_dtype.name] * largest / float(np.mean(self.rows.energies))
+
+    @property
+    def n_held_out(self) -> int:
+        """Number of data that are held out."""
+        return 0 if self.held_out is None else self.held_out.shape[0]
 
     @property
     def power(self) -> float:

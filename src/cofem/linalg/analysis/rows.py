@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
+from math import prod
 
+import array_api_compat
 import numpy as np
 import scipy.sparse
 
-from cofem._arrays import Array, in_precision, namespace, on_device_of, precision_of, to_numpy
+from cofem._arrays import (
+    Array,
+    DeviceCache,
+    in_precision,
+    inner,
+    is_torch,
+    namespace,
+    on_device_of,
+    precision_of,
+    reciprocal,
+    to_numpy,
+)
+from cofem._windows import window_means, window_sums
 from cofem.linalg.analysis.exact import exact_freedom
 from cofem.operators import Operator
+from cofem.operators.boxes import Box
 from cofem.operators.dictionary import Dictionary
 
 #: Entries of B up to which its degrees of freedom are computed exactly.
 SMALL_ENTRIES = 2**18
 #: Vectors that the diagonal of ``B^H diag(alpha) B`` is estimated from where entries are not to be had.
 PROBES = 16
+#: Numbers of all symbols up to which they are kept; else they are computed when they are needed, which takes
+#: a tenth of a product.
+MOST_SYMBOLS = 2**21
 
 
 class Rows:
@@ -56,8 +75,16 @@ class Rows:
         return np.zeros(self.n_rows, dtype=np.intp) if labels is None else np.asarray(labels, dtype=np.intp)
 
     @cached_property
+    def boxes(self) -> tuple[Box, ...] | None:
+        """The bands as boxes of the grid, where they are such: then `bands` need not be in memory."""
+        found = self.operator.row_boxes
+        return found if found and self.operator.column_shape is not None else None
+
+    @cached_property
     def sizes(self) -> np.ndarray:
         """How many rows each band has."""
+        if self.boxes is not None:
+            return np.array([box.size for box in self.boxes])
         return np.bincount(self.bands)
 
     @property
@@ -65,28 +92,49 @@ class Rows:
         """Number of bands."""
         return self.sizes.size
 
-    @cached_property
-    def symbols(self) -> np.ndarray | None:
-        """What each band makes of the energy of cosine waves, shape (number of bands, *grid)."""
-        found = self.operator.band_symbols("cosine")
-        return None if found is None else found.astype(np.float32)
+    def symbols(self) -> Iterator[np.ndarray]:
+        """Iterate over what each band makes of the energy of cosine waves, shape of the grid."""
+        if self._few_symbols is not None:
+            return iter(self._few_symbols)
+        return (symbol.astype(np.float32) for symbol in self.operator.each_band_symbol("cosine"))
 
-    @property
+    @cached_property
+    def _few_symbols(self) -> list[np.ndarray] | None:
+        """All symbols, where they are few enough to be kept."""
+        if self.n_bands * self.operator.shape[1] > MOST_SYMBOLS:
+            return None
+        return [symbol.astype(np.float32) for symbol in self.operator.each_band_symbol("cosine")]
+
+    def sum_of_symbols(self, weights: np.ndarray) -> np.ndarray:
+        """Return the weighted sum of the symbols over bands, shape of the grid, in double precision."""
+        assert self.grid is not None
+        total = np.zeros(self.grid)
+        for weight, symbol in zip(weights, self.symbols(), strict=True):
+            total += weight * symbol
+        return total
+
+    @cached_property
     def grid(self) -> tuple[int, ...] | None:
-        """Shape of the array of places, where there is one."""
-        return None if self.symbols is None else self.symbols.shape[1:]
+        """Shape of the array of places, where symbols are known."""
+        stacks = self.operator.column_shape is None or self.boxes is None
+        if stacks:  # parts of a stack may disagree
+            found = self.operator.band_symbols("cosine")
+            return None if found is None else found.shape[1:]
+        first = next(self.operator.each_band_symbol("cosine"), None)
+        return None if first is None else first.shape
 
     @cached_property
     def energies(self) -> np.ndarray:
         """Mean squared norm of the rows of each band."""
-        if self.symbols is not None:
-            return self.symbols.reshape(self.n_bands, -1).mean(axis=1, dtype=np.float64)
+        if self.grid is not None:
+            return np.array([symbol.mean(dtype=np.float64) for symbol in self.symbols()])
         norms = to_numpy(self.operator.H.column_norms()).astype(np.float64)
         return np.bincount(self.bands, weights=norms**2) / self.sizes
 
     def for_each(self, numbers: np.ndarray) -> Array:
         """Give each row the number of its band, shape (M,), where the unknown is."""
-        values = np.asarray(numbers, dtype=precision_of(self.like))[self.bands]
+        values = np.asarray(numbers, dtype=precision_of(self.like))
+        values = np.repeat(values, self.sizes) if self.boxes is not None else values[self.bands]
         return on_device_of(self.like, values)
 
     def band_means(self, alpha: Array) -> np.ndarray:
@@ -99,8 +147,38 @@ class Rows:
         >>> Rows(Gradient(5), like=np.zeros(1)).band_means(np.array([1.0, 4.0, 1.0, 4.0])).tolist()
         [2.0]
         """
-        logarithms = to_numpy(namespace(alpha).log(alpha))
-        return np.exp(np.bincount(self.bands, weights=logarithms) / self.sizes)
+        if self.boxes is not None:  # no second array of that size
+            xp, parts = namespace(alpha), (alpha[box.start : box.stop] for box in self.boxes)
+            return np.exp([float(np.mean(to_numpy(xp.log(part)), dtype=np.float64)) for part in parts])
+        return np.exp(self.band_sums(namespace(alpha).log(alpha)) / self.sizes)
+
+    def band_sums(self, values: Array, weights: Array | None = None) -> np.ndarray:
+        """Return the sums of numbers of rows, shape (M,), over each band, times weights if there are any.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import Gradient
+        >>> Rows(Gradient((2, 2)), like=np.zeros(1)).band_sums(np.array([1.0, 2.0, 3.0, 4.0])).tolist()
+        [3.0, 7.0]
+        """
+        if self.boxes is not None:  # no second array of that size
+            spans = [slice(box.start, box.stop) for box in self.boxes]
+            if weights is None:
+                return np.array([float(np.sum(to_numpy(values[span]), dtype=np.float64)) for span in spans])
+            return np.array([inner(values[span], weights[span]) for span in spans])
+        products = to_numpy(values if weights is None else values * weights)
+        if self._starts is not None:
+            return np.add.reduceat(products, self._starts, dtype=np.float64)
+        return np.bincount(self.bands, weights=products, minlength=self.n_bands)
+
+    @cached_property
+    def _starts(self) -> np.ndarray | None:
+        """Where each band starts, if one follows the other."""
+        if self.boxes is not None:
+            return np.array([box.start for box in self.boxes])
+        in_order = bool((np.diff(self.bands) >= 0).all()) and bool((self.sizes > 0).all())
+        return np.cumsum(self.sizes) - self.sizes if in_order else None
 
     def diagonal(self, alpha: Array) -> Array:
         """Return the diagonal of ``B^H diag(alpha) B``, shape (D,): exact, or as far as it is to be had."""
@@ -118,6 +196,62 @@ class Rows:
         probes = on_device_of(alpha, signs.astype(precision_of(alpha))) * xp.sqrt(alpha)
         found = xp.mean(xp.abs(self.operator.adjoint(probes)) ** 2, axis=0)
         return found + 1e-3 * float(xp.mean(found))
+
+    @property
+    def diagonal_is_exact(self) -> bool:
+        """Whether `diagonal` is exact."""
+        return self._squares is not None
+
+    def rough_variance(self, diagonal: Array) -> Array | None:
+        """Return what variances of rows would be if A were its diagonal, shape (M,), if entries are known.
+
+        As a rule it is off by a factor that changes little from step to step, see `cofem.inference.analysis`.
+        """
+        squares = self._squares
+        return None if squares is None else squares.forward(reciprocal(diagonal))
+
+    def pooled(self, values: Array) -> Array:
+        """Average numbers of rows, shape (M,), over the same band at neighbouring places, if there are some.
+
+        They may be overwritten.
+        """
+        grid = self.grid
+        if grid is None or not _is_assigned_to(values):
+            return values
+        if self.boxes is not None:
+            for box in self.boxes:
+                means = window_means(box.of(values), 1)
+                values[box.start : box.stop] = namespace(values).reshape(means, (-1,))
+            return values
+        if self.operator.row_places is None:
+            return values
+        index, counts = self._cells
+        where, xp = index.like(values), namespace(values)
+        cells = xp.zeros(
+            (self.n_bands * prod(grid),), dtype=values.dtype, device=array_api_compat.device(values)
+        )
+        cells[where] = values
+        sums = window_sums(xp.reshape(cells, (self.n_bands, *grid)), 1, len(grid))
+        return xp.reshape(sums, (-1,))[where] * counts.like(values)
+
+    @cached_property
+    def _cells(self) -> tuple[DeviceCache, DeviceCache]:
+        """The cell of each row in an array of all bands, and the inverse number of rows around each."""
+        grid, places = self.grid, self.operator.row_places
+        assert grid is not None
+        index = self.bands * prod(grid) + places
+        present = np.zeros(self.n_bands * prod(grid))
+        present[index] = 1
+        counts = window_sums(present.reshape(self.n_bands, *grid), 1, len(grid)).ravel()[index]
+        return DeviceCache(index), DeviceCache((1 / counts).astype(precision_of(self.like)))
+
+    def pooled_places(self, values: Array) -> Array:
+        """Average numbers of places, shape (D,), over neighbours, where there are some."""
+        grid = self.grid
+        if grid is None or not _is_assigned_to(values):
+            return values
+        xp = namespace(values)
+        return xp.reshape(window_means(xp.reshape(values, grid), 1), (-1,))
 
     @cached_property
     def _squares(self) -> Operator | None:
@@ -145,20 +279,31 @@ class Rows:
         (7.0, True)
         """
         n, d = self.operator.shape
-        if n * d <= SMALL_ENTRIES:
+        if not self.freedom_of_bands:
             return on_device_of(alpha, exact_freedom(self.matrix, to_numpy(alpha), self._rank))
-        symbols = self.symbols
-        if symbols is None:
+        if self.grid is None:
             return self.for_each(np.full(self.n_bands, min(1.0, d / n)))
         return self.for_each(self.stationary_freedom(alpha))
 
+    def freedom_by_bands(self, alpha: Array) -> list[tuple[slice, float]] | None:
+        """Return `freedom` as the rows of each band and a number for them; None if that varies there."""
+        if not self.freedom_of_bands or self.grid is None or self.boxes is None:
+            return None
+        numbers = self.stationary_freedom(alpha).tolist()
+        return [(slice(box.start, box.stop), number) for box, number in zip(self.boxes, numbers, strict=True)]
+
+    @property
+    def freedom_of_bands(self) -> bool:
+        """Whether all rows of a band have the same degrees of freedom."""
+        return prod(self.operator.shape) > SMALL_ENTRIES
+
     def stationary_freedom(self, alpha: Array) -> np.ndarray:
         """Return the degrees of freedom of a row of each band, if alpha were constant in each band."""
-        symbols, means = self.symbols, self.band_means(alpha)
-        assert symbols is not None
-        shares = np.tensordot(means / means.max(), symbols, 1)
-        inverse = 1 / np.maximum(shares, 1e-12 * float(shares.max()))
-        parts = [float(np.vdot(symbol, inverse)) for symbol in symbols]
+        means = self.band_means(alpha)
+        inverse = self.sum_of_symbols(means / means.max())
+        np.maximum(inverse, 1e-12 * float(inverse.max()), out=inverse)
+        np.reciprocal(inverse, out=inverse)
+        parts = [float(np.vdot(symbol, inverse)) for symbol in self.symbols()]
         return np.minimum(np.array(parts) * (means / means.max()) / self.sizes, 1.0)
 
     @cached_property
@@ -186,3 +331,8 @@ class Rows:
         """All entries, shape (M, D), in double precision; for small B."""
         matrix = to_numpy(self.operator.to_dense())
         return np.asarray(matrix, dtype=np.complex128 if np.iscomplexobj(matrix) else np.float64)
+
+
+def _is_assigned_to(x: Array) -> bool:
+    """Tell whether parts of such arrays can be assigned to by indices."""
+    return isinstance(x, np.ndarray) or is_torch(x)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from cofem._arrays import Array, namespace, reciprocal, squared_modulus
+from cofem.linalg.message_passing import Exchange
 from cofem.operators.dictionary import Dictionary
 
 
@@ -29,6 +30,10 @@ class PosteriorContext:
         Noise variance ``1 / beta``.
     solve : callable or None
         Solves for ``Sigma b``, b of shape (B, D), which is overwritten; only a fit has one.
+    swept : bool
+        Whether the mean before was found by message passing, which speaks for self-consistent variances.
+    last : bool
+        Whether the fit is about to end with variances that were never checked.
 
     Examples
     --------
@@ -47,6 +52,8 @@ class PosteriorContext:
     alpha: Array
     noise_var: float
     solve: Callable[[Array], Array] | None = None
+    swept: bool = False
+    last: bool = False
 
     @property
     def like(self) -> Array:
@@ -110,7 +117,8 @@ class RightHandSides(NamedTuple):
     """What an estimator wants solved together with the mean.
 
     `v` has shape (B1, N) and is solved for ``Sigma beta Phi^H v``, `b` has shape (B2, D) and is solved
-    for ``Sigma b`` and overwritten. `extra` is handed back to the estimator.
+    for ``Sigma b`` and overwritten. `extra` is handed back to the estimator. With an `exchange` the mean may
+    be found by message passing.
 
     Examples
     --------
@@ -128,6 +136,7 @@ class RightHandSides(NamedTuple):
     v: Array | None = None
     b: Array | None = None
     extra: Any = None
+    exchange: Exchange | None = None
 
 
 @dataclass(frozen=True)
@@ -219,6 +228,10 @@ class DiagonalEstimator(ABC):
     def is_exact(self, carry: Any) -> bool:
         """Tell whether the estimates are exact."""
         return False
+
+    def trusted(self, carry: Any) -> bool:
+        """Tell whether a fit may end with these estimates; if not, it looks once more (`context.last`)."""
+        return True
 
     def right_hand_sides(
         self, context: PosteriorContext, carry: Any, rng: np.random.Generator

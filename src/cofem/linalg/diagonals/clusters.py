@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from cofem._arrays import Array, conj, on_device_of, precision_of, squared_modulus, to_numpy
-from cofem._blocks import blocks
+from cofem._arrays import Array, on_device_of, precision_of, to_numpy
 from cofem._packing import packable
 from cofem.linalg.couplings import (
-    SIZES,
     Couplings,
     GridCouplings,
+    StoredCouplings,
     find_couplings,
     labels_of,
     on_grid,
-    windows_at_once,
 )
 from cofem.linalg.diagonals.base import (
     DiagonalEstimate,
@@ -27,12 +24,11 @@ from cofem.linalg.diagonals.base import (
     RightHandSides,
 )
 from cofem.linalg.diagonals.pooled import Groups, Traces
+from cofem.linalg.diagonals.shares import Shares, in_clusters, in_tiles
 from cofem.linalg.probes import Signs, draw_signs
-from cofem.linalg.tiles import Tiles, tiles_of
+from cofem.linalg.tiles import tiles_of
 from cofem.operators.dictionary import Dictionary
 
-#: Coefficients whose gamma is below this share of its root mean square are not looked at in clusters.
-LIVE = 0.1
 #: Change of c, in logarithms, up to which the clusters need not be computed again, and how often they are at
 #: most, in steps after the first; and for stored columns, where they take less time than products do (near
 #: duplicates, median of 6 seeds: errors of 0.004, not 0.015; a 2-D blur would take a fifth longer).
@@ -47,7 +43,7 @@ ENOUGH, ENOUGH_STORED = 2**13, 2**14
 #: strengths from which on nothing is taken to be known.
 UNSEEN, LONGEST_PAUSE, FAR = 0.05, 4, 0.5
 #: Change of strengths since the clusters were computed, in logarithms and weighted by gamma, up to which they
-#: need not be computed again.
+#: need not be computed again, where they are computed all or none.
 HARDLY_MOVED = 0.1
 
 
@@ -119,9 +115,7 @@ class Carry(NamedTuple):
 
     signs: Signs
     known: KnownScales | None = None
-    #: The strengths that clusters were computed for, and what they were found to share of them.
-    strength: np.ndarray | None = None
-    share: np.ndarray | None = None
+    shares: Shares | None = None
 
 
 @dataclass(frozen=True)
@@ -184,7 +178,7 @@ class Clusters(DiagonalEstimator):
         known: KnownScales | None = carry.known
         g = to_numpy(context.g).astype(np.float64)
         couplings = find_couplings(context.phi)
-        clusters = _Clusters(context.phi, couplings, _strength(context), carry)
+        clusters = _Clusters(context.phi, couplings, _strength(context), carry.shares)
         groups = _groups(context)
         if rhs.b is None and known is not None:
             known = known._replace(since=known.since + 1)
@@ -205,7 +199,7 @@ class Clusters(DiagonalEstimator):
         return DiagonalEstimate(
             value,
             uncertainty,
-            Carry(carry.signs, known, clusters.computed_for, clusters.share),
+            Carry(carry.signs, known, clusters.shares),
             used=self.name,
             coherent=on_grid(couplings),
         )
@@ -225,31 +219,33 @@ class _Clusters:
     """Clusters at some strengths, computed where those of an earlier step will not do."""
 
     def __init__(
-        self, phi: Dictionary, couplings: Couplings | None, strength: np.ndarray, before: Carry
+        self, phi: Dictionary, couplings: Couplings | None, strength: np.ndarray, shares: Shares | None
     ) -> None:
-        self.phi, self.couplings, self.strength = phi, couplings, strength
-        self.computed_for, self.share = before.strength, before.share
+        self.phi, self.couplings, self.strength, self.shares = phi, couplings, strength, shares
 
     def shared(self, scale: np.ndarray | float) -> np.ndarray:
         """Return ``t_j``, see `in_clusters`, from what is known of the clusters where that will do."""
         if self.couplings is None:
             return self.strength
-        if self.share is None or self.computed_for is None or self._moved(self.computed_for, scale):
-            if isinstance(self.couplings, GridCouplings):
-                found = in_tiles(tiles_of(self.phi, self.couplings), self.strength, scale)
-            else:
-                found = in_clusters(self.couplings, self.strength, scale)
-            self.computed_for = self.strength
-            self.share = found / np.where(self.strength > 0, self.strength, 1.0)
-        return self.share * self.strength
+        known, before = scale * self.strength, self.shares
+        if isinstance(self.couplings, GridCouplings):
+            found = in_tiles(tiles_of(self.phi, self.couplings), self.strength, scale, before)
+        elif before is None or isinstance(self.couplings, StoredCouplings) or self._moved(before, known):
+            found = in_clusters(self.couplings, self.strength, scale, before)
+        else:
+            return before.share * self.strength
+        if before is None:
+            before = Shares(known, np.ones(known.size))
+        self.shares = before.updated(known, found, self.strength)
+        return self.shares.share * self.strength
 
     def forget(self) -> None:
         """Compute the clusters again when they are asked for next: c is another one."""
-        self.share = None
+        self.shares = None
 
-    def _moved(self, before: np.ndarray, scale: np.ndarray | float) -> bool:
-        known = scale * self.strength
-        return log_distance(self.strength, before, known / (1 + known)) > HARDLY_MOVED
+    @staticmethod
+    def _moved(before: Shares, known: np.ndarray) -> bool:
+        return log_distance(known, before.known, known / (1 + known)) > HARDLY_MOVED
 
 
 def _consistent(
@@ -277,113 +273,10 @@ def _consistent(
     shared = clusters.strength
     for round in range(rounds):
         before = scales
-        if round:
+        if round and stored:
             clusters.forget()
         shared = clusters.shared(traces.groups.for_each(before, shared))
         scales = traces.scales(shared, largest)
         if np.all(np.abs(np.log(np.maximum(scales, 1e-300) / np.maximum(before, 1e-300))) < close):
             break
     return scales, shared
-
-
-def in_tiles(tiles: Tiles, strength: np.ndarray, scale: np.ndarray | float) -> np.ndarray:
-    """Return what `in_clusters` does, for all places in a tile at once.
-
-    Parameters
-    ----------
-    tiles : Tiles
-        Tiles on the grid.
-    strength, scale
-        As for `in_clusters`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from cofem.linalg.couplings import find_couplings
-    >>> from cofem.operators import Convolution
-    >>> blur = Dictionary(Convolution([1.0, 2.0, 1.0], 16), like=np.zeros(1))
-    >>> tiles = tiles_of(blur, find_couplings(blur))
-    >>> Gram = blur.gram(np.eye(16)) / 6
-    >>> np.allclose(1 / (1 + in_tiles(tiles, np.ones(16), 1.0)), np.diag(np.linalg.inv(np.eye(16) + Gram)))
-    True
-    """
-    known = scale * strength
-    gamma = known / (1 + known)
-    typical = np.sqrt(np.mean(gamma**2))
-    root = np.sqrt(known)
-    shared = strength.copy()
-    scale = np.broadcast_to(scale, strength.shape)
-    if strength.size and np.ptp(known) == 0:  # as in a first step: all tiles are the same
-        most, size = np.full(1, np.inf), tiles.size
-    else:
-        most = gamma[tiles.members(np.arange(tiles.starts.size))].max(axis=1)
-    live, strong = most > LIVE * typical, most > typical
-    parts = [
-        (np.flatnonzero(strong), tiles.size),
-        (np.flatnonzero(live & ~strong), max(SIZES[0], tiles.size // 2)),
-    ]
-    width = tiles.width
-    for chosen, size in _in_blocks(parts, width):
-        places, matrix = tiles.clusters(chosen, gamma, size)
-        roots = root[places]
-        matrix = matrix * (roots[:, :, None] * roots[:, None, :])
-        diagonal = np.arange(matrix.shape[1])
-        matrix[:, diagonal, diagonal] += 1
-        # What is left of the tile, once the others are taken out.
-        left = np.linalg.inv(np.linalg.cholesky(matrix)[:, -width:, -width:])
-        places = places[:, -width:]
-        shared[places] = (1 / np.sum(squared_modulus(left), axis=1) - 1) / scale[places]
-    if most.size == 1 and tiles.starts.size > 1:
-        shared[:] = np.mean(shared[tiles.members(np.zeros(1, dtype=np.intp))])
-    return np.maximum(shared, 0.0)
-
-
-def in_clusters(couplings: Couplings | None, strength: np.ndarray, scale: np.ndarray | float) -> np.ndarray:
-    """Return ``t_j`` with ``s_j = g_j / (1 + c t_j)``: the strength of a column less what others share of it.
-
-    Parameters
-    ----------
-    couplings : Couplings or None
-        Which columns share.
-    strength : ndarray of shape (D,)
-        ``g_j ||phi_j||^2``.
-    scale : float or ndarray of shape (D,)
-        c.
-
-    Examples
-    --------
-    Of two columns that are the same, each is known as if the other were noise:
-
-    >>> import numpy as np
-    >>> from cofem.linalg.couplings import StoredCouplings
-    >>> same = StoredCouplings(np.array([[1, 0], [0, 1]]), np.ones((2, 2, 2)))
-    >>> in_clusters(same, np.ones(2), 1.0)
-    array([0.5, 0.5])
-    """
-    known = scale * strength
-    if couplings is None:
-        return strength
-    gamma = known / (1 + known)
-    live = np.flatnonzero(gamma > LIVE * np.sqrt(np.mean(gamma**2)))
-    shared = strength.copy()
-    root = np.sqrt(strength)
-    scale = np.broadcast_to(scale, strength.shape)
-    strong = gamma[live] > np.sqrt(np.mean(gamma**2))
-    parts = [(live[strong], couplings.size), (live[~strong], couplings.size_of_weak)]
-    for chosen, size in _in_blocks(parts):
-        places, matrix = couplings.clusters(chosen, gamma, size)
-        roots = root[places]
-        # In units of the prior: the identity, and what the data say.
-        matrix = matrix * (scale[chosen, None, None] * roots[:, :, None] * roots[:, None, :])
-        diagonal = np.arange(matrix.shape[1])
-        matrix[:, diagonal, diagonal] += 1
-        # The last pivot is what is left of the column that comes last, once the others are taken out.
-        last = np.linalg.cholesky(matrix)[:, -1, -1]
-        shared[chosen] = ((conj(last) * last).real - 1) / scale[chosen]
-    return np.maximum(shared, 0.0)
-
-
-def _in_blocks(parts: Iterable[tuple[np.ndarray, int]], more: int = 0) -> Iterator[tuple[np.ndarray, int]]:
-    for chosen, size in parts:
-        for some in blocks(chosen.size, windows_at_once(size + more)):
-            yield chosen[some], size

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from cofem._arrays import Array, average, inner, namespace, number_like, reciprocal
+from cofem._arrays import Array, average, inner, namespace, number_like, reciprocal, total
 from cofem._packing import packable
 from cofem.linalg.diagonals.base import (
     DiagonalEstimate,
@@ -16,6 +16,7 @@ from cofem.linalg.diagonals.base import (
     RightHandSides,
 )
 from cofem.linalg.lanczos import spectral_density
+from cofem.linalg.message_passing import Exchange
 from cofem.linalg.roots import newton_root
 
 
@@ -35,6 +36,8 @@ class Carry(NamedTuple):
     #: ``||phi_j||^2`` relative to their mean, or None when the columns count as equal.
     relative_energy: Array | None
     tau: float | None
+    #: Whether the mean may be found by message passing: rows are orthonormal, or columns like Gaussian ones.
+    sweeps: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,8 @@ class SelfConsistent(DiagonalEstimator):
     >>> context = PosteriorContext(Dictionary(Phi, like=np.zeros(1)), alpha, 0.01)
     >>> Sigma = np.linalg.inv(Phi.gram(np.eye(256)) / 0.01 + np.diag(alpha))
     >>> carry = SelfConsistent().init(context, np.random.default_rng(1))
-    >>> found = SelfConsistent().estimate(context, carry, RightHandSides(), None)  # without a probe
+    >>> rhs = SelfConsistent().right_hand_sides(context, carry, np.random.default_rng(2))
+    >>> found = SelfConsistent().estimate(context, carry, rhs, None)  # without a probe
     >>> bool(np.abs(found.value / np.diag(Sigma) - 1).mean() < 0.1)
     True
     """
@@ -82,7 +86,7 @@ class SelfConsistent(DiagonalEstimator):
         if row_gram is not None:
             share = n / d
             spectrum = Spectrum(np.array([row_gram, 0.0]), np.array([share, 1 - share]))
-            return Carry(spectrum, None, None)
+            return Carry(spectrum, None, None, sweeps=True)
         mean = average(context.phi.column_energy) or 1.0
         xp = namespace(context.alpha)
         relative = context.phi.column_energy / mean
@@ -92,25 +96,31 @@ class SelfConsistent(DiagonalEstimator):
         inverse = 1 / xp.sqrt(relative)
 
         def gram(x: Array) -> Array:
-            return inverse * context.phi.gram(inverse * x)
+            return inverse * context.phi.gram(inverse * x) / mean
 
-        nodes, weights = spectral_density(
-            gram, context.like, d, steps=self.lanczos_steps, vectors=self.lanczos_vectors, rng=rng
-        )
+        effort: dict[str, Any] = {"steps": self.lanczos_steps, "vectors": self.lanczos_vectors}
+        density = spectral_density(gram, context.like, d, **effort, rng=rng, gaussian=d / n)
         # At most N eigenvalues differ from zero; Lanczos spreads the others over tiny nodes.
-        spectrum = Spectrum(np.maximum(nodes, 0.0), weights)
-        return Carry(spectrum, relative, None)
+        spectrum = Spectrum(mean * np.maximum(density.nodes, 0.0), density.weights)
+        return Carry(spectrum, relative, None, sweeps=density.gaussian)
+
+    def right_hand_sides(
+        self, context: PosteriorContext, carry: Any, rng: np.random.Generator
+    ) -> RightHandSides:
+        """Solve for tau, which message passing can use as well."""
+        found: Carry = carry
+        alpha = _at_equal_norms(context, found)
+        tau = solve_tau(alpha, found.spectrum, 1 / context.noise_var, found.tau)
+        exchange = Exchange(tau, omega_of(alpha, tau)) if found.sweeps and tau > 0 else None
+        return RightHandSides(extra=tau, exchange=exchange)
 
     def estimate(
         self, context: PosteriorContext, carry: Any, rhs: RightHandSides, x: Array
     ) -> DiagonalEstimate:
-        """Solve for tau."""
+        """Return what follows from tau."""
         found: Carry = carry
-        relative = found.relative_energy
-        # Columns of unequal norm: alpha in units where they are equal.
-        alpha = context.alpha if relative is None else context.alpha / relative
-        tau = solve_tau(alpha, found.spectrum, 1 / context.noise_var, found.tau)
-        value = reciprocal(alpha + tau)
+        relative, tau = found.relative_energy, rhs.extra
+        value = reciprocal(_at_equal_norms(context, found) + tau)
         if relative is not None:
             value /= relative
         value = context.clip(value)
@@ -120,6 +130,24 @@ class SelfConsistent(DiagonalEstimator):
             return value * (1 - value * context.alpha) * context.phi.shape[0] ** -0.5
 
         return DiagonalEstimate(value, uncertainty, found._replace(tau=tau), used=self.name)
+
+
+def _at_equal_norms(context: PosteriorContext, carry: Carry) -> Array:
+    """Return alpha in units where the columns have equal norms."""
+    return context.alpha if carry.relative_energy is None else context.alpha / carry.relative_energy
+
+
+def omega_of(alpha: Array, tau: float) -> float:
+    """Return the omega of `SelfConsistent` that belongs to tau: ``1 / eta - tau``, without cancellation.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> omega_of(np.full(3, 2.0), 5.0)
+    2.0
+    """
+    inverse = reciprocal(alpha + tau)
+    return inner(alpha, inverse) / total(inverse)
 
 
 def solve_tau(alpha: Array, spectrum: Spectrum, beta: float, guess: float | None) -> float:

@@ -17,8 +17,9 @@ from cofem.linalg.diagonals.base import (
     PosteriorContext,
     RightHandSides,
 )
-from cofem.linalg.diagonals.clusters import CLOSE_ENOUGH, LIVE, in_clusters
+from cofem.linalg.diagonals.clusters import CLOSE_ENOUGH
 from cofem.linalg.diagonals.pooled import solve_trace
+from cofem.linalg.diagonals.shares import LIVE, in_clusters
 from cofem.linalg.probes import Signs, draw_signs
 
 #: Draws where there are few coefficients, and coefficients from which on one is enough.

@@ -6,6 +6,7 @@ from cofem.linalg.preconditioners.block_fourier import BlockFourierPreconditione
 from cofem.linalg.preconditioners.deflation import Deflated, deflated
 from cofem.linalg.preconditioners.diagonal import DiagonalPreconditioner
 from cofem.linalg.preconditioners.fourier import FourierPreconditioner
+from cofem.linalg.preconditioners.large_atoms import LargeAtoms, large_atoms
 from cofem.linalg.preconditioners.large_columns import LargeColumns, large_columns
 
 __all__ = [
@@ -14,10 +15,12 @@ __all__ = [
     "Deflated",
     "DiagonalPreconditioner",
     "FourierPreconditioner",
+    "LargeAtoms",
     "LargeColumns",
     "PosteriorPreconditioner",
     "deflated",
     "from_bands",
     "from_blocks",
+    "large_atoms",
     "large_columns",
 ]

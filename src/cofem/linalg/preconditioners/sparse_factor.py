@@ -24,6 +24,8 @@ from cofem.operators.dictionary import Dictionary
 #: does. On 256 x 256 pixels conjugate gradients with waves take 5 to 10 steps for a system, so that 32 draws
 #: cost less than the factor.
 MOST_UNKNOWNS = 2**14
+#: Columns that the entries of a row of B may be apart, where B is a filter along a series.
+NARROW = 128
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,11 @@ def sparse_factor(phi: Dictionary, rows: Any, alpha: Array, noise_var: float) ->
     """
     n_unknowns = phi.shape[1]
     along_one_axis = rows.grid is not None and sum(n > 1 for n in rows.grid) <= 1
-    if not isinstance(alpha, np.ndarray) or not (along_one_axis or n_unknowns <= MOST_UNKNOWNS):
+    if not isinstance(alpha, np.ndarray):
+        return None
+    if rows.grid is None:  # on a grid the matrix would be made in vain
+        along_one_axis = _is_narrow(rows.sparse)
+    if not (along_one_axis or n_unknowns <= MOST_UNKNOWNS):
         return None
     gram, matrix = rows.gram_of(phi), rows.sparse
     if gram is None or matrix is None:
@@ -93,3 +99,13 @@ def sparse_factor(phi: Dictionary, rows: Any, alpha: Array, noise_var: float) ->
     weights = scipy.sparse.diags_array(noise_var * alpha.astype(np.float64))
     whole = scipy.sparse.csc_array(gram + matrix.T @ weights @ matrix)
     return SparseFactor(whole, along_one_axis)
+
+
+def _is_narrow(matrix: scipy.sparse.csr_array | None) -> bool:
+    """Tell whether the entries of each row are close to each other, as those of a filter along a series."""
+    if matrix is None or matrix.nnz == 0:
+        return False
+    filled = np.flatnonzero(np.diff(matrix.indptr))
+    starts, rows = matrix.indptr[filled], matrix.indices
+    reach = np.maximum.reduceat(rows, starts) - np.minimum.reduceat(rows, starts)
+    return int(reach.max()) <= NARROW

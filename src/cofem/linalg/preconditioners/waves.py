@@ -80,11 +80,11 @@ def wave_preconditioner(
     xp = namespace(alpha)
     prior = noise_var * rows.diagonal(alpha)
     diagonal = prior + phi.column_energy
-    symbols, circulant = rows.symbols, phi.circulant_gram()
-    if symbols is None:
+    circulant = phi.circulant_gram()
+    if rows.grid is None:
         return WavePreconditioner(xp.sqrt(reciprocal(diagonal)))
     means = noise_var * rows.band_means(alpha)
-    spectrum = np.tensordot(means, symbols, 1).ravel()
+    spectrum = rows.sum_of_symbols(means).ravel()
     if circulant is not None and circulant.shape == rows.grid:
         waves = rows.operator.band_symbols("fourier")
         if circulant.is_real:

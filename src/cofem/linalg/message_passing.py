@@ -1,0 +1,377 @@
+r"""The mean by message passing: sweeps that go on where the last ones ended, while alpha changes.
+
+Conjugate gradients start again with every alpha. Sweeps keep what they know: a few of them after each update
+of alpha are enough, at one application each. With the precision tau of what the data say about a coefficient
+(the one that gives the self-consistent variances ``1 / (alpha + tau)``) there are two kinds.
+
+Rows that are orthonormal up to scale, ``Phi Phi^H = c I`` (`OrthonormalSweeps`, the linear case of vector
+approximate message passing, Rangan, Schniter and Fletcher 2019): prior and data take turns,
+
+.. math:: x = \frac{\tau r}{\alpha + \tau}, \quad u = \frac{(\tau + \omega) x - \tau r}{\omega}, \quad
+          r \leftarrow u + \frac{(\tau + \omega) \beta}{\tau (\omega + \beta c)} \Phi^H (y - \Phi u).
+
+Columns like those of a Gaussian matrix (`GaussianSweeps`, approximate message passing): with the variance t
+that the posterior adds to a datum,
+
+.. math:: s \leftarrow \frac{y - \Phi x + t s}{t + \sigma^2}, \quad
+          x \leftarrow \frac{q_j}{1 + \alpha_j \nu_j}, \quad q_j = x_j + \nu_j \phi_j^H s, \quad
+          \nu_j = \frac{t + \sigma^2}{\|\phi_j\|^2}.
+
+Whatever tau, omega and t are, the fixed point of either is the exact mean ``Sigma beta Phi^H y``: they set
+the speed alone. On dictionaries that are neither, sweeps grow or crawl; `settle` sees the former, and a solve
+by conjugate gradients at the end of a fit the latter (`CoFEM.confirm`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from cofem._arrays import Array, inner, namespace, norm, number_like, reciprocal
+from cofem._blocks import CACHE_BLOCK, blocks
+from cofem.operators.dictionary import Dictionary
+
+#: Sweeps end once what is left to go is at most this share of what they moved since the update of alpha. With
+#: one sweep for each update fits end in bad optima: alpha runs ahead of the mean.
+SHARE = 0.15
+#: The same for probes, which judge others.
+SHARE_OF_PROBES = 0.05
+#: Most sweeps for one alpha: what takes more is left to conjugate gradients.
+MOST_SWEEPS = 30
+#: Rate from which on moves that have nearly one direction (this cosine) are summed up, unless the rate is as
+#: near to one as this.
+SLOW, ALIKE, NEARLY_ONE = 0.6, 0.95, 0.02
+
+
+class Exchange(NamedTuple):
+    """Precisions of the messages about a coefficient whose column has the mean energy.
+
+    Attributes
+    ----------
+    tau : float
+        What the data say: variances are ``1 / (alpha + tau)``.
+    omega : float
+        What the prior says, so that ``1 / (tau + omega)`` is the mean variance.
+    """
+
+    tau: float
+    omega: float
+
+
+#: What a sweep hands to the next: arrays, of which an affine function is applied in every sweep.
+Messages = tuple[Array, ...]
+
+
+class Swept(NamedTuple):
+    """What sweeps found.
+
+    Attributes
+    ----------
+    x : array of shape (B, D)
+        The solutions.
+    dual : array of shape (B, N) or None
+        ``C^-1 y`` for data, where the sweeps know it.
+    sweeps : int
+        How many it took.
+    """
+
+    x: Array
+    dual: Array | None
+    sweeps: int
+
+
+class Before(NamedTuple):
+    """Where the last sweeps ended.
+
+    Attributes
+    ----------
+    mean : array of shape (L, D)
+        The mean then.
+    alpha : array of shape (D,)
+        The precisions that it belongs to.
+    tau : float or None
+        What the data said; None where the mean was not found by sweeps.
+    dual : array of shape (L, N) or None
+        What `Swept` had.
+    """
+
+    mean: Array
+    alpha: Array
+    tau: float | None = None
+    dual: Array | None = None
+
+
+class Target(NamedTuple):
+    """What is to be solved for: ``Sigma (beta Phi^H y + b)``.
+
+    Attributes
+    ----------
+    phi : Dictionary
+        Phi, shape (N, D).
+    alpha : array of shape (D,)
+        Prior precisions.
+    noise_var : float
+        Noise variance ``1 / beta``.
+    y : array of shape (B, N) or None
+        Data, a row for each task; None for zeros.
+    b : array of shape (B, D) or None
+        Probes; None for zeros.
+    """
+
+    phi: Dictionary
+    alpha: Array
+    noise_var: float
+    y: Array | None = None
+    b: Array | None = None
+
+
+class Sweeps(Protocol):
+    """A kind of sweeps."""
+
+    #: How far the first of the messages moves the solutions, shape (D,); None for one.
+    weight: Array | None
+
+    def resumed(self, before: Before) -> Messages | None:
+        """Return the messages that the last sweeps ended with; None to begin."""
+
+    def advance(self, messages: Messages | None) -> Messages:
+        """Sweep once; None to begin."""
+
+    def solution(self, messages: Messages) -> Array:
+        """Return the solutions that messages stand for, shape (B, D)."""
+
+    def dual(self, messages: Messages) -> Array | None:
+        """Return ``C^-1 y``, where it is known."""
+
+
+class OrthonormalSweeps:
+    """Sweeps over a dictionary whose rows are orthonormal up to scale.
+
+    Parameters
+    ----------
+    target : Target
+        The systems; its dictionary has ``facts.row_gram``.
+    exchange : Exchange
+        Precisions of the messages, which are one array of shape (B, D).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cofem.operators import DCT, Mask
+    >>> phi = Dictionary(Mask([0, 2, 5], 8) @ DCT(8).T, like=np.zeros(1))
+    >>> y, b, alpha = np.array([[1.0, -1.0, 2.0]]), np.ones((1, 8)), np.geomspace(1, 10, 8)
+    >>> right = phi.adjoint(y[0]) / 0.1 + b[0]
+    >>> exact = np.linalg.solve(phi.gram(np.eye(8)) / 0.1 + np.diag(alpha), right)
+    >>> sweeps, messages = OrthonormalSweeps(Target(phi, alpha, 0.1, y, b), Exchange(2.0, 3.0)), None
+    >>> for _ in range(60):
+    ...     messages = sweeps.advance(messages)
+    >>> np.allclose(sweeps.solution(messages)[0], exact)
+    True
+    """
+
+    def __init__(self, target: Target, exchange: Exchange) -> None:
+        self.target, (self.tau, omega) = target, exchange
+        c = target.phi.facts.row_gram
+        assert c is not None
+        self.weight = reciprocal(target.alpha + self.tau)
+        self.weight *= self.tau
+        self.back = self.tau / omega
+        self.gain = (1 + omega / self.tau) / (omega * target.noise_var + c)
+
+    def resumed(self, before: Before) -> Messages | None:
+        """Return ``r = mean (alpha + tau) / tau``: there is no need to keep it."""
+        if before.tau is None:
+            return None
+        pull = before.alpha / before.tau
+        pull += 1
+        return (before.mean * pull,)
+
+    def advance(self, messages: Messages | None) -> Messages:
+        """Sweep once; None to begin."""
+        phi, y = self.target.phi, self.target.y
+        towards = None
+        if messages is not None or self.target.b is not None:
+            towards = self._pulled(None if messages is None else messages[0], 1 + self.back, self.back)
+        new = phi.adjoint(_misfit(phi, y, towards))
+        new *= self.gain
+        if towards is not None:
+            new += towards
+        return (new,)
+
+    def solution(self, messages: Messages) -> Array:
+        """Return ``(tau r + b) / (alpha + tau)``."""
+        return self._pulled(messages[0], 1.0, 0.0)
+
+    def dual(self, messages: Messages) -> None:
+        """Return None: it is not known."""
+        return
+
+    def _pulled(self, r: Array | None, share: float, back: float) -> Array:
+        """Return ``share * weight * (r + b / tau) - back * r``, in blocks where the library allows it."""
+        b = self.target.b
+        like = b if r is None else r
+        if not isinstance(like, np.ndarray):
+            pulled = r if b is None else b / self.tau if r is None else r + b / self.tau
+            pulled = share * self.weight * pulled
+            return pulled if r is None or not back else pulled - back * r
+        out = np.empty_like(like)
+        for places in blocks(like.shape[-1], CACHE_BLOCK):
+            block = (..., places)
+            part = out[block]
+            if b is None:
+                np.multiply(like[block], self.weight[places], out=part)
+            else:
+                np.multiply(b[block], 1 / self.tau, out=part)
+                if r is not None:
+                    part += r[block]
+                part *= self.weight[places]
+            if share != 1.0:
+                part *= share
+            if r is not None and back:
+                part -= back * r[block]
+        return out
+
+
+class GaussianSweeps:
+    """Sweeps over a dictionary whose columns are like those of a Gaussian matrix.
+
+    Parameters
+    ----------
+    target, exchange
+        As in `OrthonormalSweeps`. The messages are the solutions, shape (B, D), and s, shape (B, N), which
+        for data is ``C^-1 y`` at the fixed point.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cofem.operators import Dense
+    >>> matrix = np.random.default_rng(0).standard_normal((30, 60))
+    >>> phi, y, b = Dictionary(Dense(matrix), like=np.zeros(1)), np.ones((1, 30)), np.ones((1, 60))
+    >>> exact = np.linalg.solve(matrix.T @ matrix / 0.1 + 50 * np.eye(60), matrix.T @ y[0] / 0.1 + b[0])
+    >>> target = Target(phi, np.full(60, 50.0), 0.1, y, b)
+    >>> sweeps, messages = GaussianSweeps(target, Exchange(25.0, 1.0)), None
+    >>> for _ in range(200):
+    ...     messages = sweeps.advance(messages)
+    >>> np.allclose(sweeps.solution(messages)[0], exact)
+    True
+    """
+
+    weight = None
+
+    def __init__(self, target: Target, exchange: Exchange) -> None:
+        self.target = target
+        phi = target.phi
+        energy, mean_energy = phi.column_energy, phi.energy / phi.shape[1]
+        self.spread = max(mean_energy / exchange.tau - target.noise_var, 0.0)
+        self.total = self.spread + target.noise_var
+        least = number_like(energy, 1e-30 * mean_energy)  # columns of zeros: any number would do
+        self.noise = self.total * reciprocal(namespace(energy).maximum(energy, least))
+        self.shrink = reciprocal(1 + target.alpha * self.noise)
+
+    def resumed(self, before: Before) -> Messages | None:
+        """Return mean and dual."""
+        return None if before.tau is None or before.dual is None else (before.mean, before.dual)
+
+    def advance(self, messages: Messages | None) -> Messages:
+        """Sweep once; None to begin."""
+        phi, y, b = self.target.phi, self.target.y, self.target.b
+        own = None if b is None else self.noise * b
+        if messages is None:
+            x = None if own is None else self.shrink * own
+            new = _misfit(phi, y, x) / self.total
+        else:
+            x, last = messages
+            new = _misfit(phi, y, x) + self.spread * last
+            new /= self.total
+        step = phi.adjoint(new)
+        step *= self.noise
+        for part in (x, own):
+            if part is not None:
+                step += part
+        step *= self.shrink
+        return step, new
+
+    def solution(self, messages: Messages) -> Array:
+        """Return the first of the messages."""
+        return messages[0]
+
+    def dual(self, messages: Messages) -> Array:
+        """Return the second of the messages."""
+        return messages[1]
+
+
+def _misfit(phi: Dictionary, y: Array | None, x: Array | None) -> Array:
+    """Return ``y - Phi x``; None stands for zeros."""
+    if x is None:
+        return y
+    fitted = phi.forward(x)
+    return -fitted if y is None else y - fitted
+
+
+def settle(sweeps: Sweeps, before: Before | None, share: float = SHARE) -> Swept | None:
+    """Sweep until the solutions have settled against what they moved since the start; None if they do not.
+
+    Where one direction is all that is left, which moves by the same factor in every sweep, its sum to
+    infinity is taken at once; that is right for a factor above one, too. (Early in a fit there may be one:
+    alpha depends on the data, and so is in a special relation to the dictionary.)
+
+    Parameters
+    ----------
+    sweeps : Sweeps
+        `OrthonormalSweeps` or `GaussianSweeps`.
+    before : Before or None
+        Where the last sweeps ended, before alpha was updated; None to begin from zero.
+    share : float
+        What may be left to go, as a share of the way from the start.
+    """
+    weight, start = sweeps.weight, None if before is None else before.mean
+    messages = None if before is None else sweeps.resumed(before)
+    # The messages two sweeps ago, kept while sweeps are slow; the last move, and all that were seen.
+    older, size, path = None, np.inf, np.inf if messages is None else _moved_by_alpha(sweeps, start, messages)
+    for count in range(1, MOST_SWEEPS + 1):
+        new = sweeps.advance(messages)
+        if messages is None:
+            messages = new
+            continue
+        last, size = size, _product_of_moves(weight, (new[0], messages[0])) ** 0.5
+        if not np.isfinite(size):
+            return None
+        rate = size / last if last > 0 else 0.0
+        # What is left to go, where every move is shorter than the one before by as much as the last.
+        left = size * rate / (1 - rate) if rate < 1 else np.inf
+        path += size
+        if left <= share * path and np.isfinite(last):  # no more than the path: no need to look
+            x = sweeps.solution(new)
+            if left <= share * (norm(x) if start is None else _product_of_moves(None, (x, start)) ** 0.5):
+                return Swept(x, sweeps.dual(new), count)
+            del x
+        if older is not None:
+            factor = _product_of_moves(weight, (new[0], messages[0]), (messages[0], older)) / last**2
+            if abs(factor) > ALIKE * rate and abs(1 - factor) > NEARLY_ONE:
+                ahead = factor / (1 - factor)
+                messages = tuple(part + ahead * (part - old) for part, old in zip(new, messages, strict=True))
+                older, size = None, np.inf
+                continue
+        older = messages[0] if rate > SLOW else None
+        messages = new
+    return None
+
+
+def _moved_by_alpha(sweeps: Sweeps, start: Array | None, messages: Messages) -> float:
+    """Return how far the solutions that the old messages stand for moved with alpha."""
+    x = sweeps.solution(messages)
+    return norm(x) if start is None else _product_of_moves(None, (x, start)) ** 0.5
+
+
+def _product_of_moves(
+    weight: Array | None, move: tuple[Array, Array], other: tuple[Array, Array] | None = None
+) -> float:
+    """Return the inner product of two weighted differences, or of one with itself, in short blocks."""
+    total = 0.0
+    for places in blocks(move[0].shape[-1], CACHE_BLOCK):
+        parts = [pair[0][:, places] - pair[1][:, places] for pair in (move, other) if pair is not None]
+        if weight is not None:
+            parts = [weight[places] * part for part in parts]
+        total += inner(parts[0], parts[-1])
+    return total
