@@ -18,6 +18,7 @@ from cofem.experiments.bench.pictures import Pictures
 from cofem.experiments.bench.priors import Priors
 from cofem.experiments.bench.profile import Profile
 from cofem.experiments.bench.regression import Regression
+from cofem.experiments.bench.regression_sets import RegressionSets
 from cofem.experiments.bench.scaling import Scaling
 from cofem.experiments.bench.spgl1 import SPGL1
 from cofem.experiments.bench.success import Success
@@ -38,6 +39,7 @@ BENCHMARKS: dict[str, Study] = {
         Kinds(),
         Coherent(),
         Regression(),
+        RegressionSets(),
         LearnedNoise(),
         Coverage(),
         LearnedCoverage(),
