@@ -273,11 +273,11 @@ MUTATIONS = (
         ("test_checkpoint.py::test_every_method_goes_on_to_the_same_result",),
     ),
     Mutation(
-        "evidence by Lanczos: weights",
+        "spectrum by Lanczos: weights",
         "linalg/lanczos.py",
-        "rules.append((values, ritz[0] ** 2))",
-        "rules.append((values, np.abs(ritz[0]) / np.abs(ritz[0]).sum()))",
-        ("test_priors.py::test_log_evidence_of_large_problems_has_an_honest_error",),
+        "return values, ritz[0] ** 2",
+        "return values, np.abs(ritz[0]) / np.abs(ritz[0]).sum()",
+        ("test_message_passing.py::test_the_law_has_the_moments_of_marchenko_and_pastur",),
     ),
     Mutation(
         "evidence by Lanczos: noise part of the determinant",
