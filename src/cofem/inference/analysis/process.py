@@ -126,7 +126,7 @@ def whitening(covariance: np.ndarray, n: int, slope: float = 0.0) -> np.ndarray:
     Examples
     --------
     >>> import numpy as np
-    >>> whitening(np.array([4.0, 0.0]), 2).tolist()
+    >>> (whitening(np.array([4.0, 0.0]), 2) + 0.0).tolist()
     [[0.5, 0.0], [0.0, 0.5]]
     """
     line = slope_of(n)
