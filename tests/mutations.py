@@ -273,6 +273,20 @@ MUTATIONS = (
         ("test_checkpoint.py::test_every_method_goes_on_to_the_same_result",),
     ),
     Mutation(
+        "message passing: the end is not confirmed",
+        "inference/covariance_free.py",
+        'return found, info, off if moved > limit else ""',
+        'return found, info, ""',
+        ("test_message_passing.py::test_a_mean_that_crawls_is_not_called_converged",),
+    ),
+    Mutation(
+        "message passing: no sum of what moves by one factor",
+        "linalg/message_passing.py",
+        "if older is not None:",
+        "if False:",
+        ("test_message_passing.py::test_one_direction_that_does_not_fade_is_summed_up",),
+    ),
+    Mutation(
         "spectrum by Lanczos: weights",
         "linalg/lanczos.py",
         "return values, ritz[0] ** 2",
@@ -309,7 +323,7 @@ MUTATIONS = (
     ),
     Mutation(
         "systems that CG does not solve are not factored",
-        "inference/covariance_free.py",
+        "inference/solver.py",
         "self.factored = direct = self.can_factor and unsolved",
         "self.factored = direct = False",
         ("test_methods.py::test_small_systems_that_cg_does_not_solve_are_factored",),

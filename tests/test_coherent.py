@@ -382,7 +382,7 @@ def test_a_factor_in_place_of_many_steps_gives_the_same_fit(monkeypatch):
     case = problems.in_blocks(1200, 0)
     fits = []
     for cost in (0.1, np.inf):
-        monkeypatch.setattr("cofem.inference.covariance_free.FACTOR_COST", cost)
+        monkeypatch.setattr("cofem.inference.solver.FACTOR_COST", cost)
         fits.append(cofem.fit(case.Phi, case.y, noise_std=case.noise_std, method=cofem.CoFEM(), rng=0))
     assert 0 in fits[0].history["cg_iterations"]  # it was used
     assert 0 not in fits[1].history["cg_iterations"]

@@ -37,6 +37,8 @@ TOLERATED = 0.02
 BEFORE_FALLBACK = 5.0
 #: Error that is pointed out.
 ROUGH = 0.1
+#: Checks in a row that leave doubt, after which a fit may end all the same: more would not resolve it.
+ENOUGH_DOUBT = 4
 #: First step that is checked where the mean is found by message passing.
 SWEPT_CHECK = 16
 #: Ratio of the mean energies of groups of columns from which on they need numbers of their own.
@@ -175,8 +177,10 @@ class Gate(DiagonalEstimator):
         return carry.exact
 
     def trusted(self, carry: Any) -> bool:
-        """Tell whether the estimates were checked, or need no check."""
-        return carry.checks > 0 or carry.last_resort
+        """Tell whether the estimates were checked and are not in doubt, or need no check."""
+        if carry.last_resort:
+            return True
+        return carry.checks > 0 and (not carry.doubtful or carry.doubtful >= ENOUGH_DOUBT)
 
     def right_hand_sides(
         self, context: PosteriorContext, carry: Any, rng: np.random.Generator
