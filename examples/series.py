@@ -142,7 +142,7 @@ def main() -> None:
         ax.set(ylabel=name)
     for name, scores in results.items():
         scores.table(f"RMSE of the missing, {name}")
-    axes[0].legend(frameon=False, ncols=3, loc="upper left")
+    axes[0].legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1))
     save(figure, out / "series.png", dpi=72)
 
 
