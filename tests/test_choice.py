@@ -235,3 +235,25 @@ def test_regressor_takes_auto() -> None:
     assert model.score(Phi, y + 3) > 0.9
     both = cofem.SBLRegressor(prior="auto", random_state=0).fit(Phi, np.stack([y, -y], axis=1))
     assert both.coef_.shape == (2, 20)
+
+
+def test_tasks_that_are_chosen_one_by_one_have_the_noise_that_was_given() -> None:
+    """Tasks are compared in common units, and fitted in their own."""
+    rng = np.random.default_rng(0)
+    Phi, X = rng.standard_normal((80, 30)), np.zeros((30, 2))
+    X[:, 0], X[4, 1] = 16 * rng.standard_normal(30), 1.0
+    post = cofem.fit(Phi, Phi @ X + 0.5 * rng.standard_normal((80, 2)), prior="auto", noise_std=0.5, rng=0)
+    assert "each task by itself" in str(post.status)
+    for task in post.tasks:
+        covariance = np.linalg.inv(Phi.T @ Phi / 0.25 + np.diag(task.alpha))
+        np.testing.assert_allclose(task.std, np.sqrt(np.diagonal(covariance)), rtol=1e-3)
+
+
+@pytest.mark.parametrize("noise", [{}, {"noise_std": 0.1}])
+def test_data_that_are_zero(noise: dict[str, float]) -> None:
+    Phi = np.random.default_rng(0).standard_normal((40, 10))
+    y = Phi[:, 2]
+    for data in (0 * y, np.stack([y, 0 * y], axis=1)):
+        post = cofem.fit(Phi, data, prior="auto", rng=0, **noise)
+        assert np.isfinite(post.mean).all()
+        assert not post.mean[..., -1].any() or data.ndim == 2

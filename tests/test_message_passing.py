@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import cofem
 from cofem.experiments import problems
-from cofem.linalg.diagonals.self_consistent import Spectrum, omega_of, solve_tau
+from cofem.linalg.diagonals.self_consistent import SelfConsistent, Spectrum, omega_of, solve_tau
 from cofem.linalg.lanczos import GaussianLaw, spectral_density
 from cofem.linalg.message_passing import (
     Exchange,
@@ -244,3 +246,29 @@ def test_the_law_has_the_moments_of_marchenko_and_pastur(columns_per_row):
     q = columns_per_row
     moments = [weights @ nodes**k for k in range(4)]
     assert moments == pytest.approx([1.0, 1.0, 1 + q, 1 + 3 * q + q**2])
+
+
+def test_variances_that_are_not_finite_at_the_end_are_no_result():
+    class Late(SelfConsistent):
+        def trusted(self, carry):
+            return False
+
+        def estimate(self, context, carry, rhs, x):
+            found = super().estimate(context, carry, rhs, x)
+            return replace(found, value=np.nan * found.value) if context.last else found
+
+    case = dct_case(D=2048)
+    with pytest.warns(cofem.ConvergenceWarning, match="not finite"):
+        post = cofem.fit(
+            case.Phi, case.y, noise_std=case.noise_std, method=cofem.CoFEM(diagonal=Late()), rng=0
+        )
+    assert not post.converged
+    assert np.isfinite(post.variance).all()
+
+
+def test_systems_that_were_not_solved_at_the_end_are_told():
+    case = problems.dct(2**11, f=2, density=0.02)
+    with pytest.warns(cofem.ConvergenceWarning, match="ran out of steps"):
+        cofem.fit(
+            case.Phi, case.y, noise_std=case.noise_std, tol=0.05, method=cofem.CoFEM(cg_iterations=2), rng=0
+        )

@@ -744,3 +744,15 @@ def test_the_log_of_a_step_can_be_read(caplog) -> None:
         r"cofem: fit, step 2: change [\d.e-]+, noise_std 0\.1, \d+ applications, \d+ CG steps; variances.*"
     )
     assert re.fullmatch(pattern, lines[1])
+
+
+def test_settings_may_be_numbers_of_numpy() -> None:
+    assert cofem.Power(np.float32(0.5)).p == 0.5
+    assert cofem.Sparser(np.int64(2)).strength == 2
+
+
+def test_sparser_is_refused_for_rows_of_an_analysis_operator() -> None:
+    with pytest.raises(ValueError, match="prior=Sparser"):
+        cofem.fit(
+            np.eye(8), np.ones(8), noise_std=0.1, analysis=cofem.operators.Gradient(8), prior=cofem.Sparser(2)
+        )

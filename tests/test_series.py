@@ -189,3 +189,26 @@ def test_ctrl_c_while_the_spectrum_is_learned(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(cofem.FitInterrupted) as caught:
         cofem.fit(Mask(seen), y, analysis=60, rng=0)
     assert caught.value.posterior is None
+
+
+@pytest.mark.parametrize("level", [3e4, 1e5, 1e9])
+def test_a_level_far_above_what_varies(level: float) -> None:
+    """The covariance is singular to rounding, or nearly: there is an answer all the same."""
+    rng = np.random.default_rng(0)
+    n = 60
+    truth = level + np.sin(np.arange(n) / 4)
+    seen = np.sort(rng.choice(n, 45, replace=False))
+    post = cofem.fit(Mask(seen, n), truth[seen] + 0.1 * rng.standard_normal(45), analysis=n, rng=0)
+    assert np.isfinite(post.mean).all()
+    if level < 1e9:
+        assert np.sqrt(np.mean((post.mean - truth) ** 2)) < 0.2
+
+
+def test_tasks_with_processes_of_their_own_have_no_common_operator() -> None:
+    rng = np.random.default_rng(0)
+    n = 60
+    Y = np.stack([np.sin(np.arange(n) / 3), np.cumsum(rng.standard_normal(n))], axis=1)
+    post = cofem.fit(Mask(np.arange(0, n, 2), n), Y[::2], analysis=n, rng=0)
+    assert post.analysis is None
+    assert post.alpha is None
+    assert all(task.analysis is not None for task in post.tasks)

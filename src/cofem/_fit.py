@@ -250,7 +250,8 @@ def fit_with_chosen_prior(data: Data, settings: Settings, runner: Runner, task: 
     if table is not None:
         words = [table.in_words(), learned.note]
         learned = learned._replace(note="; ".join(filter(None, words)))
-    after = settings.with_prior(chosen.prior, AlreadyLearned(learned))
+    each = problem.y.ndim == 2 and not isinstance(chosen.prior, MultiTask)
+    after = settings.with_prior(chosen.prior, AlreadyLearned(learned, problem.units.data, each))
     return fit_task(data, after, runner, task) if problem.y.ndim == 1 else fit_tasks(data, after, runner)
 
 

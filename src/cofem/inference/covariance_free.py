@@ -256,13 +256,20 @@ class CoFEM(ExpectationMaximisation):
         found = replace(found, previous_alpha=state.previous_alpha)
         # NaN stands for what was not looked at.
         figures = {name: x for name, x in more.figures.items() if isinstance(x, str) or not np.isnan(x)}
-        info = replace(info, notes=info.notes | more.notes, figures=info.figures | figures)
+        info = replace(
+            info,
+            notes=info.notes | more.notes,
+            figures=info.figures | figures,
+            trouble=info.trouble or more.trouble,
+            cg_iterations=max(info.cg_iterations, more.cg_iterations),
+        )
         if found.carry.misled:
             return found, info, "the variances turned out to be wrong"
-        if not found.carry.trusted:
-            return found, info, "the variances are in doubt"
         _, moved = change_of_mean(problem, found, state)
         off = f"message passing was off by {moved:.2g} (tol={limit:.2g})"
+        if moved <= limit and not found.carry.trusted:
+            found = replace(found, carry=found.carry._replace(gave_up=carry.gave_up))
+            return found, info, "the variances are in doubt"
         return found, info, off if moved > limit else ""
 
     def _moments(

@@ -120,6 +120,10 @@ def run(
     return outcome
 
 
+#: Why a step is undone.
+NOT_FINITE = "it gave values that are not finite; check the operator, or use float64"
+
+
 class _Step(NamedTuple):
     """A step: the state it came to, how far that is, and where the next one starts."""
 
@@ -158,8 +162,7 @@ def _next_step(
         else:
             new, info = method.step(problem, old, rng)
         if info.end is not StatusCode.FAILED and not _is_finite(new):
-            why = "it gave values that are not finite; check the operator, or use float64"
-            info = replace(info, end=StatusCode.FAILED, message=why)
+            info = replace(info, end=StatusCode.FAILED, message=NOT_FINITE)
         if info.end is not StatusCode.FAILED:
             if restarts:
                 judgement = judge_first(problem, method, new, stage.tol)
@@ -178,6 +181,8 @@ def _confirmed(step: _Step, method: Method, rng: np.random.Generator) -> _Step:
     """Let the method look once more at a state that has settled."""
     judgement = step.judgement
     state, info, unmet = method.confirm(step.problem, step.state, step.info, judgement.limit, rng)
+    if info.end is not StatusCode.FAILED and not _is_finite(state):
+        info = replace(info, end=StatusCode.FAILED, message=NOT_FINITE)
     judgement = judgement._replace(unmet=unmet)
     return step._replace(info=info, state=state, judgement=judgement, next_state=state)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 from typing import Any, ClassVar
 
 from cofem._arrays import Array, namespace, number_like, precision_of
@@ -50,7 +51,7 @@ class Power(Prior):
     name: ClassVar[str] = "power"
 
     def __post_init__(self) -> None:
-        if isinstance(self.p, bool) or not isinstance(self.p, int | float) or not 0 <= self.p <= 2:
+        if isinstance(self.p, bool) or not isinstance(self.p, Real) or not 0 <= self.p <= 2:
             raise ValueError(f"p must be a number from 0 to 2, got {self.p!r}")
 
     @cached_property

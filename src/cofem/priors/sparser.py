@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import ClassVar
 
 from cofem._arrays import Array
-from cofem.priors.base import Independent, Prior, capped_inverse
+from cofem.priors.base import Independent, Prior, RowLayout, capped_inverse
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Sparser(Prior):
     free_of_units: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        wanted = isinstance(self.strength, int | float) and not isinstance(self.strength, bool)
+        wanted = isinstance(self.strength, Real) and not isinstance(self.strength, bool)
         if not wanted or not 1 <= self.strength < float("inf"):
             raise ValueError(f"strength must be a number of at least 1, got {self.strength!r}")
 
@@ -57,6 +58,13 @@ class Sparser(Prior):
     def starts_from(self) -> Prior | None:
         """The independent prior."""
         return None if self.strength == 1 else Independent()
+
+    def for_rows(self, layout: RowLayout) -> Sparser:
+        """Refuse: the degrees of freedom of rows would cancel the strength."""
+        raise ValueError(
+            "prior=Sparser() is for coefficients, not for the rows of an analysis operator; use "
+            "Independent(), Power(p) or Neighbours()"
+        )
 
     def precisions(self, second_moment: Array, cap: float) -> Array:
         """M-step."""

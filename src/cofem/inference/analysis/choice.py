@@ -269,6 +269,8 @@ def _with_process(problem: Problem, given: list[Candidate]) -> list[Candidate]:
         return given
     try:
         process = learn_process(problem)
+    except np.linalg.LinAlgError:  # a covariance that is singular to rounding: differences do without one
+        return given
     except KeyboardInterrupt as interrupt:
         raise FitInterrupted(str(interrupt) or "the fit was interrupted", None) from interrupt
     if process is None:

@@ -52,6 +52,10 @@ class Process(NamedTuple):
     label: str
 
 
+#: Share of the variance of a series that rounding may have in its covariance, and be called learned.
+LARGEST_ROUNDING = 0.01
+
+
 def learn_process(problem: Problem) -> Process | None:
     """Learn a process from data that are samples of a series; None where that is not what they are.
 
@@ -70,7 +74,10 @@ def learn_process(problem: Problem) -> Process | None:
     real = problem.real_dtype.name
     extra = max(SHARE_OF_NOISE * spectrum.noise_var, SHARE_OF_SERIES[real] * float(np.var(window.y)), 1e-300)
     covariance = spectrum.covariance(n if small else max(length, MEMORY + 1)) + spectrum.level
-    covariance[0] += extra
+    rounding = 4 * n * float(np.finfo(np.float64).eps) * float(covariance[0])
+    if rounding > LARGEST_ROUNDING * float(np.var(window.y)):  # a level that drowns what varies
+        return None
+    covariance[0] += max(extra, rounding)
     matrix = (
         whitening(covariance, n, spectrum.slope) if small else band_whitening(covariance[: MEMORY + 1], n)
     )

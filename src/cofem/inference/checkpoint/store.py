@@ -16,7 +16,7 @@ from cofem._packing import pack, unpack
 from cofem.files import read_npz, resolved, write_npz
 
 FORMAT = "cofem-checkpoint"
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 
 
 class CheckpointWarning(UserWarning):

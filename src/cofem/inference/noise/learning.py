@@ -173,13 +173,31 @@ class FromTheFit:
 
 @dataclass(frozen=True)
 class AlreadyLearned:
-    """A noise that was found while priors were compared."""
+    """A noise that was found while priors were compared.
+
+    Parameters
+    ----------
+    learned : Learned
+        What was found.
+    unit : float
+        Unit of the data that it is in.
+    each : bool
+        Whether tasks that were compared together are now fitted one by one: each has a noise of its own.
+    """
 
     learned: Learned
+    unit: float
+    each: bool = False
 
     def learn(self, problem: Problem, plan: Plan, runner: Runner) -> Learned:
-        """Run nothing."""
-        return self.learned
+        """Run nothing, unless each task has a noise of its own; a noise that was given stays."""
+        if math.isfinite(problem.noise_var):
+            return self.learned._replace(noise_var=problem.noise_var)
+        if self.each and not (self.learned.stopped or self.learned.fault):
+            found = choose_strategy(problem, plan.method).learn(problem, plan, runner)
+            return found._replace(note="; ".join(filter(None, [self.learned.note, found.note])))
+        scale = (self.unit / problem.units.data) ** 2
+        return self.learned._replace(noise_var=self.learned.noise_var * scale)
 
 
 @dataclass(frozen=True)
@@ -261,6 +279,8 @@ class HeldOutParts:
             A noise variance that is known from elsewhere, which is a good place to start.
         """
         power = inner(problem.y, problem.y) / size(problem.y)
+        if not power:  # there is nothing to learn from a task of zeros
+            power, problem = 1.0, problem.with_noise(1.0)
         given = math.isfinite(problem.noise_var)
         starts = self.starts
         if given:

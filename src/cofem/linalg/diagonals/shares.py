@@ -16,6 +16,8 @@ from cofem._packing import packable
 from cofem.linalg.couplings import SIZES, Couplings, StoredCouplings, windows_at_once
 from cofem.linalg.tiles import Tiles
 
+#: Numbers in factors of tiles that wait to be inverted together: 2 MB.
+MOST_WAITING = 2**18
 #: Coefficients whose gamma is below this share of its root mean square are not looked at in clusters.
 LIVE = 0.1
 #: Change of ``c t_j``, in logarithms and times gamma, up to which a cluster need not be computed again: the
@@ -104,7 +106,16 @@ def in_tiles(
         (stale[most > typical], tiles.size),
         (stale[(most > LIVE * typical) & (most <= typical)], max(SIZES[0], tiles.size // 2)),
     ]
-    width, pivots = tiles.width, []
+    width, waiting = tiles.width, 0
+    pivots: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def settle() -> None:
+        """Invert what is left of the tiles that wait; many at once take less time than block by block."""
+        places, factor = (np.concatenate(part) for part in zip(*pivots, strict=True))
+        left = inverses_of_lower(factor)
+        shared[places] = (1 / np.sum(squared_modulus(left), axis=1) - 1) / scale[places]
+        pivots.clear()
+
     for chosen, size in _in_blocks(parts, width):
         places, matrix = tiles.clusters(chosen, gamma, size)
         roots = root[places]
@@ -113,11 +124,14 @@ def in_tiles(
         diagonal = np.arange(matrix.shape[1])
         matrix[:, diagonal, diagonal] += 1
         # What is left of the tile, once the others are taken out.
-        pivots.append((places[:, -width:], np.linalg.cholesky(matrix)[:, -width:, -width:]))
+        # (A copy, or the whole factors would stay.)
+        pivots.append((places[:, -width:], np.linalg.cholesky(matrix)[:, -width:, -width:].copy()))
+        waiting += chosen.size * width**2
+        if waiting > MOST_WAITING:
+            settle()
+            waiting = 0
     if pivots:
-        places, factor = (np.concatenate(part) for part in zip(*pivots, strict=True))
-        left = inverses_of_lower(factor)
-        shared[places] = (1 / np.sum(squared_modulus(left), axis=1) - 1) / scale[places]
+        settle()
     if alike and tiles.starts.size > 1:
         shared[:] = np.mean(shared[tiles.members(stale)])
     return np.maximum(shared, 0.0)
