@@ -139,8 +139,8 @@ MUTATIONS = (
     Mutation(
         "EM: variances",
         "inference/em.py",
-        "variance = _inverse_diagonal(factor)",
-        "variance = 1.01 * _inverse_diagonal(factor)",
+        "variance = energy_of_columns(inverse_of_lower(factor))",
+        "variance = 1.01 * energy_of_columns(inverse_of_lower(factor))",
         ("test_methods.py::test_em_is_the_closed_form_at_every_step",),
     ),
     Mutation(

@@ -11,7 +11,7 @@ from scipy import linalg
 from cofem._arrays import Array
 from cofem.inference.base import ExpectationMaximisation, Info, Moments, State
 from cofem.inference.problem import Problem
-from cofem.linalg.factor import product, safe_cholesky
+from cofem.linalg.factor import energy_of_columns, inverse_of_lower, product, safe_cholesky
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class EM(ExpectationMaximisation):
         y = data_columns(problem)
         mean = linalg.cho_solve((factor, True), beta * product(phi, y, adjoint=True), check_finite=False)
         log_det_a = 2 * float(np.sum(np.log(np.diagonal(factor).real)))
-        variance = _inverse_diagonal(factor)
+        variance = energy_of_columns(inverse_of_lower(factor))  # the diagonal of (L L^H)^-1
         log_det = log_det_a + problem.n_rows * np.log(problem.noise_var) - float(np.sum(np.log(alpha)))
         quadratic = beta * float(np.vdot(y, y - product(phi, mean)).real)
         info = Info(figures={"log_evidence": problem.log_evidence(log_det, quadratic)})
@@ -84,12 +84,3 @@ def data_columns(problem: Problem) -> np.ndarray:
 def as_mean(columns: np.ndarray, problem: Problem) -> np.ndarray:
     """Return means of shape (D, L) in the layout and precision of the problem."""
     return np.ascontiguousarray(columns.T, dtype=problem.y.dtype).reshape(*problem.y.shape[:-1], -1)
-
-
-def _inverse_diagonal(factor: np.ndarray) -> np.ndarray:
-    """Diagonal of ``(L L^H)^-1`` for a lower Cholesky factor L, which is overwritten."""
-    (potri,) = linalg.get_lapack_funcs(("potri",), (factor,))
-    inverse, failed = potri(factor, lower=True, overwrite_c=True)
-    if failed:
-        raise linalg.LinAlgError(f"potri failed with info={failed}")
-    return np.diagonal(inverse).real.copy()

@@ -83,7 +83,8 @@ def energy_of_columns(matrix: Array) -> Array:
     [2.0, 4.0]
     """
     if isinstance(matrix, np.ndarray):
-        return np.einsum("ij,ij->j", matrix.conj(), matrix).real
+        parts = (matrix.real, matrix.imag) if np.iscomplexobj(matrix) else (matrix,)
+        return sum(np.einsum("ij,ij->j", part, part) for part in parts)
     return namespace(matrix).sum(squared_modulus(matrix), axis=0)
 
 
