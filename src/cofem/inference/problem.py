@@ -30,8 +30,9 @@ from cofem.operators.dictionary import Dictionary
 from cofem.priors import Independent, Prior
 from cofem.priors.rectified import rectified_second_moment
 
-#: Ratio of the columns' norms from which on they are brought to a common one.
-NORMS_APART = 16.0
+#: Ratio of the columns' norms from which on they are brought to a common one; and where columns are shifts of
+#: each other, as in a blur of which some data are missing: that structure is worth more than equal norms.
+NORMS_APART, SHIFTS_APART = 16.0, 1e4
 #: Share of the mean's energy that may be negative although coefficients are known not to be: 0.01 to 0.05 %
 #: where signals were recovered, 10 to 40 % where they were not.
 NEGATIVE_PART = 0.01
@@ -157,7 +158,8 @@ class Problem:
         found = norms > phi.operator.norm_resolution(norms)
         largest = float(xp.max(norms))
         least = float(xp.min(xp.where(found, norms, number_like(norms, largest))))
-        if largest <= NORMS_APART * least:
+        apart = largest / least if least > 0 else np.inf
+        if apart <= NORMS_APART or (apart <= SHIFTS_APART and phi.circulant_gram() is not None):
             return self
         exponents = -xp.round(xp.log2(xp.where(found, norms, number_like(norms, 1.0))))
         scale = xp.pow(number_like(norms, 2.0), exponents)

@@ -321,7 +321,7 @@ def plainly_coupled(phi: Dictionary) -> bool:
     circulant = phi.circulant_gram()
     if circulant is not None:
         table = np.abs(circulant.table()).ravel()
-        return circulant.is_exact and table.size > 1 and bool(table[1:].max() > PLAIN * table[0])
+        return table.size > 1 and bool(table[1:].max() > PLAIN * table[0])
     if like_convolution(phi):
         return False
     first, second = _pairs_alike(phi, FEW, PLAIN_STORED)

@@ -17,6 +17,7 @@ from cofem._arrays import Array, DeviceCache, as_array, as_floating, as_indices,
 from cofem.operators import entries
 from cofem.operators.boxes import Box
 from cofem.operators.circulant import CirculantGram
+from cofem.operators.combs import LocalGram, comb_gram, find_local_gram, nothing_is_known
 from cofem.operators.diagonals import symmetric
 from cofem.operators.entries import StoredMatrix
 from cofem.operators.facts import Facts
@@ -489,6 +490,7 @@ class Operator(ABC):
         """Return a circular convolution that is like ``Phi^H Phi``, or None if none is known.
 
         Exact for circular convolutions; close for linear ones, for samples of either and for stacks of them.
+        Where nothing is known about an operator, a few columns of ``Phi^H Phi`` are looked at.
 
         Examples
         --------
@@ -502,7 +504,12 @@ class Operator(ABC):
         return self._circulant_gram()
 
     def _circulant_gram(self) -> CirculantGram | None:
-        return None
+        return None if self._local is None else self._local.circulant
+
+    @cached_property
+    def _local(self) -> LocalGram | None:
+        """How columns are coupled with their neighbours, found by asking; None if they are not, or known."""
+        return find_local_gram(self) if nothing_is_known(self) else None
 
     def _circulant_between(self, circulant: CirculantGram) -> CirculantGram | None:
         """Return what is like ``Phi^H C Phi`` for a circular convolution C of data, if that is one too."""
@@ -557,7 +564,8 @@ class Operator(ABC):
         Returns
         -------
         ndarray of shape (m, D) or None
-            Exact, for convolutions and for samples and weights of them.
+            Exact, for convolutions and for samples and weights of them; else by products with combs, where
+            columns are coupled with near ones only.
 
         Examples
         --------
@@ -572,6 +580,8 @@ class Operator(ABC):
     def _offset_gram(self, offsets: np.ndarray, weights: np.ndarray) -> np.ndarray | None:
         """Return the same with weights of the data, shape (N,)."""
         bank = self._filter_bank()
+        if self._local is not None:
+            return comb_gram(self, self._local, offsets, weights)
         if bank is None or bank.shape is None or not bank.is_exact or bank.response.shape[:2] != (1, 1):
             return None
         spectrum = bank.response[0, 0].astype(np.complex128)

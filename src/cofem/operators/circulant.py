@@ -25,6 +25,8 @@ class CirculantGram:
         Whether it is ``Phi^H Phi`` itself.
     repeats : bool
         Whether what is shifted beyond the grid comes back on its other side in ``Phi`` as well.
+    reach : tuple of int, optional
+        How far columns are coupled along each axis, where that was measured.
 
     Examples
     --------
@@ -39,6 +41,7 @@ class CirculantGram:
     is_real: bool
     is_exact: bool = True
     repeats: bool = True
+    reach: tuple[int, ...] | None = None
 
     def times(self, factor: float, is_exact: bool = True) -> CirculantGram:
         """Return a multiple of it."""
@@ -53,6 +56,7 @@ class CirculantGram:
             eigenvalues=self.eigenvalues + other.eigenvalues,
             is_exact=self.is_exact and other.is_exact,
             repeats=self.repeats and other.repeats,
+            reach=_farther(self.reach, other.reach),
         )
 
     def table(self) -> np.ndarray:
@@ -66,6 +70,11 @@ class CirculantGram:
         """
         spectrum = self.eigenvalues.astype(np.complex128)
         return dispatch.from_spectrum(spectrum, self.shape, real=self.is_real)
+
+
+def _farther(one: tuple[int, ...] | None, other: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """Return the larger reach along each axis; None if one is not known."""
+    return None if one is None or other is None else tuple(map(max, one, other))
 
 
 def shifted(places: np.ndarray, offsets: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

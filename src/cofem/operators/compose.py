@@ -278,7 +278,7 @@ class Product(Operator):
         found = first.circulant_gram()
         for factor in rest:
             found = None if found is None else factor._circulant_between(found)
-        return found
+        return super()._circulant_gram() if found is None else found
 
     def _filter_bank(self) -> FilterBank | None:
         found = self.factors[0].filter_bank()

@@ -185,6 +185,7 @@ def has_exact_column_norms(operator: Operator) -> bool:
         or operator.abs2() is not None
         or operator.spectral_atoms() is not None
         or _is_small(operator)
+        or _local_energies(operator) is not None
     )
 
 
@@ -206,7 +207,19 @@ def column_norms(operator: Operator) -> Array:
     if _is_small(operator):
         columns = operator.columns(np.arange(operator.shape[1]))
         return in_precision(namespace(columns).linalg.vector_norm(columns, axis=-1), "float64")
-    return _probed_column_norms(operator)
+    energies = _local_energies(operator)
+    return _probed_column_norms(operator) if energies is None else np.sqrt(np.maximum(energies, 0.0))
+
+
+def _local_energies(operator: Operator) -> np.ndarray | None:
+    """Return ``||phi_j||^2`` of columns that are coupled with near ones only, by combs; None for others."""
+    circulant = operator.circulant_gram()
+    if circulant is None:
+        return None
+    if circulant.is_exact:
+        return np.full(operator.shape[1], circulant.table().flat[0].real)
+    found = operator.offset_gram(np.zeros((1, len(circulant.shape)), dtype=np.intp))
+    return None if found is None else found[0].real.astype(np.float64)
 
 
 #: Norms that cannot be told from zero, relative to the largest: from sums of squares of a transform, which

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from functools import cached_property
 from typing import Any
 
@@ -94,6 +95,12 @@ class Foreign(Operator):
 
     def _in_precision(self, precision: str) -> Operator:
         return Foreign(self.source, precision)
+
+    def _column_shape(self) -> tuple[int, ...] | None:
+        """Return what PyLops calls ``dims``."""
+        dims = getattr(self.source, "dims", None)
+        shape = tuple(int(n) for n in dims) if isinstance(dims, (tuple, list)) else ()
+        return shape if shape and math.prod(shape) == self.shape[1] else None
 
     def _expression(self) -> str:
         return f"{type(self.source).__name__}({self.shape[0]}, {self.shape[1]})"

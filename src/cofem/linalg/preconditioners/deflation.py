@@ -13,9 +13,10 @@ asks for a start whose residual is zero on S. On blurs of D = 1024 with one perc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -26,9 +27,7 @@ from cofem._arrays import Array, add_product
 from cofem._blocks import BATCH_NUMBERS, blocks
 from cofem.linalg.factor import safe_cholesky
 from cofem.linalg.preconditioners.base import PosteriorPreconditioner
-from cofem.operators.circulant import CirculantGram, shifted
 from cofem.operators.dictionary import Dictionary
-from cofem.operators.entries import lookup
 
 #: A coefficient is in S if its ``noise_var alpha`` is below this share of ``||phi_j||^2``: the first that
 #: leaves S no more than `LARGEST_SHARE` of the coefficients. As long as none does, all precisions are alike,
@@ -42,6 +41,8 @@ AHEAD = 3.0
 FEW = 512
 #: Most entries of ``E^H A E``.
 MOST_ENTRIES = 2**22
+#: Most entries of the Gram matrix that are kept where they differ from column to column.
+MOST_STORED = 2**24
 
 
 @dataclass(frozen=True)
@@ -133,21 +134,84 @@ def deflated(
     PosteriorPreconditioner
         `inner` itself if there is nothing to take out.
     """
-    circulant = phi.circulant_gram()
-    if circulant is None or not circulant.is_exact or not isinstance(alpha, np.ndarray):
+    if not isinstance(alpha, np.ndarray):
         return inner
     chosen, more = known_well(phi, alpha, noise_var)
-    if not chosen.size:
-        return inner
-    if chosen.size <= FEW:
-        dense = lookup(circulant.table(), circulant.shape, chosen[None])[0]
-        dense[np.diag_indices(chosen.size)] += noise_var * alpha[chosen]
-        return Deflated(inner, phi, alpha, noise_var, chosen, dense)
-    gram = _known_gram(phi, circulant, chosen, more)
+    entries = gram_entries(phi) if chosen.size else None
+    gram = None if entries is None else _known_gram(phi, entries, chosen, more)
     if gram is None:
         return inner
+    if chosen.size <= FEW:
+        dense = gram.toarray()
+        dense[np.diag_indices(chosen.size)] += noise_var * alpha[chosen]
+        return Deflated(inner, phi, alpha, noise_var, chosen, dense)
     matrix = gram + scipy.sparse.diags_array(noise_var * alpha[chosen].astype(np.float64))
     return Deflated(inner, phi, alpha, noise_var, chosen, scipy.sparse.csc_array(matrix))
+
+
+class GramEntries(NamedTuple):
+    """The entries of a Gram matrix that are not zero, by the offset between two columns on a grid.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        The grid.
+    offsets : ndarray of int, shape (m, number of axes)
+        Offsets, of which one of each pair of opposite ones may be left out.
+    values : ndarray of shape (m, D), or (m, 1) where they are the same for all columns
+        ``<phi_j, phi_{j + offset}>``.
+    repeats : bool
+        Whether the grid repeats.
+    """
+
+    shape: tuple[int, ...]
+    offsets: np.ndarray
+    values: np.ndarray
+    repeats: bool
+
+
+#: The entries of dictionaries in use.
+_ENTRIES: WeakKeyDictionary[Dictionary, GramEntries | None] = WeakKeyDictionary()
+
+
+def gram_entries(phi: Dictionary) -> GramEntries | None:
+    """Return the entries of ``Phi^H Phi``, where columns are like shifts and coupled with few others.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cofem.operators import Convolution, Mask
+    >>> seen = Dictionary(Mask([1, 3], 4) @ Convolution([1.0, 2.0], 4, causal=True), like=np.zeros(1))
+    >>> found = gram_entries(seen)
+    >>> found.offsets.tolist(), found.values.round(9).tolist()
+    ([[0], [1]], [[4.0, 1.0, 4.0, 1.0], [2.0, 0.0, 2.0, 0.0]])
+    """
+    if phi not in _ENTRIES:
+        _ENTRIES[phi] = _find_entries(phi)
+    return _ENTRIES[phi]
+
+
+def _find_entries(phi: Dictionary) -> GramEntries | None:
+    circulant = phi.circulant_gram()
+    if circulant is None:
+        return None
+    table = circulant.table()
+    shape = np.array(table.shape)
+    moduli = np.abs(table)
+    offsets = np.argwhere(moduli > ROUNDING * moduli.flat[0])
+    offsets = np.where(offsets > shape // 2, offsets - shape, offsets)
+    if circulant.reach is not None:
+        offsets = offsets[(np.abs(offsets) <= circulant.reach).all(axis=1)]
+    # The first that is not zero is positive: the others follow from these.
+    first = np.take_along_axis(offsets, np.argmax(offsets != 0, axis=1)[:, None], axis=1)[:, 0]
+    offsets = offsets[first >= 0]
+    if circulant.is_exact:
+        values = np.conj(table[tuple(offsets.T)])[:, None]
+        return GramEntries(circulant.shape, offsets, values, True)
+    if offsets.shape[0] * phi.shape[1] > MOST_STORED:
+        return None
+    found = phi.offset_gram(offsets)
+    return None if found is None else GramEntries(circulant.shape, offsets, found, circulant.repeats)
 
 
 def known_well(phi: Dictionary, alpha: np.ndarray, noise_var: float) -> tuple[np.ndarray, np.ndarray]:
@@ -165,7 +229,7 @@ _KNOWN: WeakKeyDictionary[Dictionary, tuple[np.ndarray, scipy.sparse.csr_array]]
 
 
 def _known_gram(
-    phi: Dictionary, circulant: CirculantGram, chosen: np.ndarray, more: np.ndarray
+    phi: Dictionary, entries: GramEntries, chosen: np.ndarray, more: np.ndarray
 ) -> scipy.sparse.csr_array | None:
     """Return the Gram matrix of some columns, out of a larger one that is kept; `more` is what to keep."""
     if phi in _KNOWN:
@@ -174,38 +238,41 @@ def _known_gram(
         if np.array_equal(kept[where], chosen):
             return gram[where][:, where]
     kept = more if more.size <= 2 * chosen.size else chosen
-    found = sparse_gram(circulant, kept)
+    found = sparse_gram(entries, kept)
     if found is None:
         return None
-    _KNOWN[phi] = kept, scipy.sparse.csr_array(found)
+    _KNOWN[phi] = kept, found
     where = np.searchsorted(kept, chosen)
-    return _KNOWN[phi][1][where][:, where]
+    return found[where][:, where]
 
 
-def sparse_gram(circulant: CirculantGram, chosen: np.ndarray) -> scipy.sparse.coo_array | None:
+def sparse_gram(entries: GramEntries, chosen: np.ndarray) -> scipy.sparse.csr_array | None:
     """Return the Gram matrix of some columns; None if it would not be sparse enough.
 
     Examples
     --------
     >>> import numpy as np
     >>> from cofem.operators import Convolution
-    >>> gram = sparse_gram(Convolution([1.0, 2.0], 16).circulant_gram(), np.array([3, 4, 9]))
-    >>> gram.toarray().round(9).tolist()
+    >>> blur = Dictionary(Convolution([1.0, 2.0], 16), like=np.zeros(1))
+    >>> sparse_gram(gram_entries(blur), np.array([3, 4, 9])).toarray().round(9).tolist()
     [[5.0, 2.0, 0.0], [2.0, 5.0, 0.0], [0.0, 0.0, 5.0]]
     """
-    table = circulant.table()
-    moduli = np.abs(table)
-    offsets = np.flatnonzero(moduli.ravel() > ROUNDING * moduli.flat[0])
-    if offsets.size * chosen.size > MOST_ENTRIES / LARGEST_SHARE:
+    shape, offsets, values = entries.shape, entries.offsets, entries.values
+    if 2 * len(offsets) * chosen.size > MOST_ENTRIES / LARGEST_SHARE:
         return None
-    number = np.full(table.size, -1)
+    number = np.full(math.prod(shape), -1)
     number[chosen] = np.arange(chosen.size)
-    rows, columns, values = [], [], []
-    for some in blocks(chosen.size, max(1, BATCH_NUMBERS // offsets.size)):
-        other = number[shifted(chosen[some], -offsets, circulant.shape)]
+    rows, columns, found = [], [], []
+    for some in blocks(chosen.size, max(1, BATCH_NUMBERS // len(offsets))):
+        there = np.stack(np.unravel_index(chosen[some], shape), axis=1)[:, None, :] + offsets
+        other = number[np.ravel_multi_index(tuple(np.moveaxis(there, 2, 0)), shape, mode="wrap")]
+        if not entries.repeats:
+            other[((there < 0) | (there >= np.array(shape))).any(axis=2)] = -1
         i, k = np.nonzero(other >= 0)
         rows.append(i + some.start)
         columns.append(other[i, k])
-        values.append(table.ravel()[offsets[k]])
-    entries = (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns)))
-    return scipy.sparse.coo_array(entries, shape=(chosen.size, chosen.size))
+        found.append(values[k, chosen[some][i] if values.shape[1] > 1 else 0])
+    row, column, value = (np.concatenate(part) for part in (rows, columns, found))
+    size = (chosen.size, chosen.size)
+    half = scipy.sparse.coo_array((value, (row, column)), shape=size).tocsr()
+    return scipy.sparse.csr_array(half + half.conj().T - scipy.sparse.diags_array(half.diagonal()))
