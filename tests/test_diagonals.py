@@ -1,8 +1,11 @@
 """Diagonal estimators against exact variances on many kinds of dictionary, and the gate between them."""
 
+import warnings
+
 import numpy as np
 import pytest
 import scipy.sparse
+from scipy.sparse.linalg import aslinearoperator
 
 import cofem
 from cofem.experiments import problems
@@ -18,6 +21,7 @@ from cofem.linalg.diagonals import (
     PosteriorContext,
     Rademacher,
     SelfConsistent,
+    gate,
 )
 from cofem.linalg.diagonals.exact import exact_shares
 from cofem.linalg.diagonals.gate import Verdict, _judged, n_check_probes, squared_error
@@ -398,3 +402,20 @@ def test_spectral_density_reproduces_moments():
     eigenvalues = np.linalg.eigvalsh(gram)
     for f in (lambda t: t, lambda t: t**2, lambda t: 1 / (1 + t)):
         assert np.sum(weights * f(nodes)) == pytest.approx(np.mean(f(eigenvalues)), rel=0.05)
+
+
+@pytest.mark.parametrize("limit", [1e3, -1e3])
+def test_the_last_resort_is_checked_at_the_end(monkeypatch, limit):
+    # Nothing but products is known, and exact variances count as too dear: direct probes are left.
+    for name in ("SMALL_ENTRIES", "MEDIUM_ENTRIES"):
+        monkeypatch.setattr(gate, name, 0)
+    monkeypatch.setattr(gate, "ROUGH", limit)
+    case = problems.COHERENT["near duplicates"](400, 100)
+    settings = {"method": cofem.CoFEM(diagonal=Gate(tolerated=1e-9)), "max_iter": 200, "tol": 0.05}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cofem.ConvergenceWarning)
+        post = cofem.fit(aslinearoperator(case.Phi), case.y, noise_std=case.noise_std, rng=0, **settings)
+    assert "variances by 'corrected', because 'self_consistent' failed" in str(post.status)
+    assert np.isfinite(post.history["diagonal_error"][-1])
+    assert post.converged == (limit > 0)
+    assert ("the last check found rough variances" in str(post.status)) == (limit < 0)

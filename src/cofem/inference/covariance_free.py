@@ -38,6 +38,11 @@ BROKEN = (
 )
 
 #: Note of a fit whose systems conjugate gradients did not solve.
+#: What a fit ends with whose last check failed where nothing better was left.
+ROUGH_VARIANCES = (
+    "the last check found rough variances, and no better estimate is at hand; where memory allows, "
+    "method='irls' or 'em' is exact"
+)
 FACTORED = "the systems were factored, since conjugate gradients ran out of steps"
 
 
@@ -338,6 +343,8 @@ class CoFEM(ExpectationMaximisation):
         if trouble and ended is StatusCode.CONVERGED:  # a mean that was not solved for has not converged
             why = f"the last mean: {trouble}"
             return state, Info(trouble=trouble, end=StatusCode.MAX_ITER, message=why, notes=notes)
+        if ended is StatusCode.CONVERGED and self.estimator(problem).is_rough(state.carry.diagonal):
+            return state, Info(trouble=trouble, end=StatusCode.MAX_ITER, message=ROUGH_VARIANCES, notes=notes)
         return state, Info(trouble=trouble, notes=notes)
 
     def _check_support(

@@ -229,6 +229,10 @@ class DiagonalEstimator(ABC):
         """Tell whether the estimates are exact."""
         return False
 
+    def is_rough(self, carry: Any) -> bool:
+        """Tell whether the last check of the estimates has found large errors."""
+        return False
+
     def trusted(self, carry: Any) -> bool:
         """Tell whether a fit may end with these estimates; if not, it looks once more (`context.last`)."""
         return True

@@ -57,6 +57,8 @@ class Verdict(NamedTuple):
     steps: int = 0
     next_check: int = 2
     checks: int = 0
+    #: Those of the estimator that is used now.
+    own_checks: int = 0
     error: float = np.nan
     standard_error: float = np.nan
     #: Checks in a row that were neither good nor bad enough; error and standard error are of all of them.
@@ -178,9 +180,9 @@ class Gate(DiagonalEstimator):
 
     def trusted(self, carry: Any) -> bool:
         """Tell whether the estimates were checked and are not in doubt, or need no check."""
-        if carry.last_resort:
+        if carry.exact:
             return True
-        return carry.checks > 0 and (not carry.doubtful or carry.doubtful >= ENOUGH_DOUBT)
+        return carry.own_checks > 0 and (not carry.doubtful or carry.doubtful >= ENOUGH_DOUBT)
 
     def right_hand_sides(
         self, context: PosteriorContext, carry: Any, rng: np.random.Generator
@@ -194,8 +196,9 @@ class Gate(DiagonalEstimator):
         last_resort = self._is_last_resort(current)
         # Message passing that settles is no proof, but a good sign: nothing is lost by a later look.
         first = SWEPT_CHECK if context.swept and not verdict.checks else 0
-        due = context.last or verdict.steps + 1 >= max(verdict.next_check, first)
-        if due and not last_resort:
+        # Nothing comes after the last resort: how good it is need be known at the end only.
+        due = context.last or (not last_resort and verdict.steps + 1 >= max(verdict.next_check, first))
+        if due and current.name != Exact.name:
             count = n_check_probes(context)
             signs = draw_signs(count, context.alpha.shape[0], rng)
             # With the mean where memory allows; else one after the other, when there is less else to keep.
@@ -226,17 +229,17 @@ class Gate(DiagonalEstimator):
             informed = _mean_square_share(context.alpha, estimate.value, weight)
             error, standard_error = (x / informed for x in squared_error(ratios, weight))
             figures["diagonal_error"] = error
-            tolerated = self.tolerated
-            if self._current(context, verdict, current.name).name == self.fallback.name:
+            tolerated, last_resort = self.tolerated, self._is_last_resort(current)
+            if last_resort or self._current(context, verdict, current.name).name == self.fallback.name:
                 tolerated = max(BEFORE_FALLBACK * tolerated, 0.5 * tolerated / informed)
             verdict = _judged(verdict, error, standard_error, tolerated)
-            if verdict.error > tolerated + 3 * verdict.standard_error:
+            if verdict.error > tolerated + 3 * verdict.standard_error and not last_resort:
                 # The check probes are direct estimates themselves: use them for this step.
                 value = context.clip(estimate.value * _mean_of_rows(ratios))
                 misled = True
                 failed = (*verdict.failed, current.name)
                 verdict = verdict._replace(
-                    steps=0, next_check=2, doubtful=0, failed=failed, inner=None, started=False
+                    steps=0, next_check=2, doubtful=0, own_checks=0, failed=failed, inner=None, started=False
                 )
                 estimate = DiagonalEstimate(value, estimate.uncertainty, used="check probes")
         following = self._current(context, verdict)
@@ -256,6 +259,10 @@ class Gate(DiagonalEstimator):
             estimate.coherent,
         )
 
+    def is_rough(self, carry: Any) -> bool:
+        """Tell whether the last check of the estimates that are used has found large errors."""
+        return bool(not carry.exact and carry.own_checks and carry.error > ROUGH + 3 * carry.standard_error)
+
     def _explain(self, context: PosteriorContext, verdict: Verdict) -> str:
         current = self._current(context, verdict)
         unequal = "the data see some groups of columns better than others"
@@ -265,11 +272,13 @@ class Gate(DiagonalEstimator):
         means = "variances are exact" if current.name == "exact" else f"variances by '{current.name}'"
         if not verdict.checks:
             return means if current.name == "exact" else f"{means}, not checked yet"
+        if not verdict.own_checks and current.name != "exact":
+            return f"{means}, because {why} (error {verdict.error:.2g}); not checked yet"
         found = (
             f"squared relative error {verdict.error:.2g} +- {verdict.standard_error:.1g} against direct "
             f"probes in the last of {verdict.checks} checks"
         )
-        if current.name != "exact" and verdict.error > ROUGH + 3 * verdict.standard_error:
+        if self.is_rough(verdict):
             found += ": standard deviations are rough"
         return f"{means}, " + (f"because {why}: " if why else "") + found
 
@@ -285,6 +294,7 @@ def _judged(verdict: Verdict, error: float, standard_error: float, tolerated: fl
         error=error,
         standard_error=standard_error,
         checks=verdict.checks + 1,
+        own_checks=verdict.own_checks + 1,
         doubtful=n + 1 if doubt else 0,
         next_check=verdict.steps + 1 if doubt else 2 * verdict.steps + 1,
     )
