@@ -1,16 +1,26 @@
 """Couplings, preconditioners and variances of what is made of convolutions: stacks, masks, borders."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import scipy.fft
+import scipy.ndimage
 
 import cofem
 from cofem.experiments import problems
 from cofem.linalg.build import build_system
 from cofem.linalg.couplings import BlockGridCouplings, LocalCouplings, find_couplings
 from cofem.linalg.diagonals import Clusters, Gate, PosteriorContext, Windows
-from cofem.linalg.preconditioners import BandedPreconditioner, BlockFourierPreconditioner, Deflated
+from cofem.linalg.preconditioners import (
+    BandedPreconditioner,
+    BlockFourierPreconditioner,
+    Deflated,
+    FourierPreconditioner,
+)
 from cofem.linalg.preconditioners.block_fourier import sparse_block_gram
 from cofem.operators import DCT, BlockDCT, Convolution, Dense, Diagonal, Identity, Mask, hstack, vstack
+from cofem.operators.circulant import cosine_eigenvalues
 
 from .problems import dictionary
 from .test_coherent import (
@@ -316,3 +326,40 @@ def test_a_photograph_from_a_quarter_of_its_pixels():
     error = (synthesis @ post.mean).reshape(image.shape) - image
     assert -10 * np.log10(np.mean(error[~seen] ** 2)) > 22.0
     assert 0.05 < post.noise_std < 0.12
+
+
+# --- borders ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kernel", "shape"), [(gaussian(1.5), (40,)), (SPOT[1.0], (23, 26))])
+def test_cosine_waves_are_those_of_a_mirrored_grid(kernel, shape):
+    """The eigenvalues are those of the convolution with its own reflection, on an array that is mirrored."""
+    circulant = Convolution(kernel, shape, mode="linear").circulant_gram()
+    eigenvalues = cosine_eigenvalues(circulant)
+    x = np.random.default_rng(0).standard_normal(shape)
+    image = x
+    for _ in range(2):  # the kernels are symmetric
+        image = scipy.ndimage.convolve(image, kernel.reshape([kernel.shape[0]] * len(shape)), mode="reflect")
+    found = scipy.fft.idctn(eigenvalues * scipy.fft.dctn(x, norm="ortho"), norm="ortho")
+    np.testing.assert_allclose(found, image, atol=1e-10 * np.abs(image).max())
+
+
+def test_slanted_kernels_keep_fourier_waves():
+    slanted = np.array([[2.0, 1.0, 0.0], [1.0, 3.0, 1.0], [0.0, 1.0, 2.0]])
+    assert cosine_eigenvalues(Convolution(slanted, (12, 12), mode="linear").circulant_gram()) is None
+
+
+def test_blurs_with_borders_take_few_steps():
+    phi = dictionary(Convolution(np.outer(gaussian(1.4), gaussian(1.4)), (30, 30), mode="linear"))
+    alpha, noise_var = np.full(900, 1.0), 1e-4
+    system = build_system(phi, alpha, noise_var)
+    assert type(system.preconditioner).__name__ == "CosinePreconditioner"
+    y = phi.forward(np.random.default_rng(0).standard_normal(900))
+    fourier = FourierPreconditioner(alpha, noise_var, phi.column_energy, phi.circulant_gram())
+    steps = []
+    for preconditioner in (system.preconditioner, fourier):
+        solution = replace(system, preconditioner=preconditioner).solve(y[None], tol=1e-3, max_iter=5000)
+        exact = posterior(phi, alpha, noise_var)[1] @ phi.adjoint(y) / noise_var
+        np.testing.assert_allclose(solution.x[0], exact, atol=0.05 * np.abs(exact).max())
+        steps.append(int(solution.cg.iterations.max()))
+    assert 3 * steps[0] < steps[1]

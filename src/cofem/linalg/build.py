@@ -13,13 +13,13 @@ import numpy as np
 from cofem._arrays import Array, average, inner, namespace, precision_of, reciprocal, total
 from cofem.linalg.preconditioners import (
     DiagonalPreconditioner,
-    FourierPreconditioner,
     PosteriorPreconditioner,
     deflated,
     from_bands,
     from_blocks,
     large_atoms,
     large_columns,
+    waves_of,
 )
 from cofem.linalg.system import Form, PosteriorSystem
 from cofem.operators import Operator
@@ -99,9 +99,8 @@ def build_system(
         return PosteriorSystem(phi, alpha, noise_var, form, large, at_once)
     if preconditioner == "auto" and (bands := from_bands(phi, alpha, noise_var)) is not None:
         return PosteriorSystem(phi, alpha, noise_var, form, bands, at_once)
-    if preconditioner == "auto" and (circulant := phi.circulant_gram()) is not None:
-        fourier = FourierPreconditioner(alpha, noise_var, phi.column_energy, circulant)
-        best = deflated(fourier, phi, alpha, noise_var)
+    if preconditioner == "auto" and (waves := waves_of(phi, alpha, noise_var)) is not None:
+        best = deflated(waves, phi, alpha, noise_var)
         return PosteriorSystem(phi, alpha, noise_var, form, best, at_once)
     if preconditioner == "auto" and (several := phi.block_circulant_gram()) is not None:
         best = from_blocks(phi, alpha, noise_var, several)

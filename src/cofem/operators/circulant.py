@@ -8,6 +8,9 @@ import numpy as np
 
 from cofem.operators.transforms import dispatch
 
+#: What may differ between two directions, relative to the diagonal.
+EVEN = 1e-6
+
 
 @dataclass(frozen=True)
 class CirculantGram:
@@ -70,6 +73,42 @@ class CirculantGram:
         """
         spectrum = self.eigenvalues.astype(np.complex128)
         return dispatch.from_spectrum(spectrum, self.shape, real=self.is_real)
+
+
+def cosine_eigenvalues(circulant: CirculantGram) -> np.ndarray | None:
+    """Return the eigenvalues of the same convolution on a grid that is mirrored at its borders.
+
+    They belong to the cosine transform. Where a convolution ends at borders, a grid that repeats couples
+    opposite borders; the mirrored one does not.
+
+    Returns
+    -------
+    ndarray of the grid's shape, or None
+        None where the grid repeats, or the convolution is not the same in both directions of each axis.
+
+    Examples
+    --------
+    >>> from cofem.operators import Convolution
+    >>> blur = Convolution([1.0, 2.0, 1.0], 6, mode="linear").circulant_gram()
+    >>> cosine_eigenvalues(blur).round(3).tolist()
+    [16.0, 13.928, 9.0, 4.0, 1.0, 0.072]
+    >>> cosine_eigenvalues(Convolution([1.0, 2.0, 1.0], 6).circulant_gram()) is None
+    True
+    """
+    if circulant.repeats or not circulant.is_real:
+        return None
+    table, shape = circulant.table(), circulant.shape
+    largest = EVEN * abs(float(table.flat[0]))
+    wide = np.zeros(tuple(2 * n for n in shape))
+    steps = [np.arange(-((n - 1) // 2), (n - 1) // 2 + 1) for n in shape]
+    wide[np.ix_(*(step % (2 * n) for step, n in zip(steps, shape, strict=True)))] = table[np.ix_(*steps)]
+    for axis, n in enumerate(shape):
+        if np.abs(np.take(table, n // 2, axis)).max() > largest:
+            return None  # couplings reach around the grid
+        if np.abs(wide - np.roll(np.flip(wide, axis), 1, axis)).max() > largest:
+            return None
+    spectrum = dispatch.padded_spectrum(wide, wide.shape, real=True).real
+    return np.maximum(spectrum[tuple(slice(n) for n in shape)], 0.0)
 
 
 def _farther(one: tuple[int, ...] | None, other: tuple[int, ...] | None) -> tuple[int, ...] | None:

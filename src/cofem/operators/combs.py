@@ -168,8 +168,24 @@ def _on_one_grid(
         np.ptp(own[inside]) <= SAME * own.max() and np.ptp(np.abs(window[inside]), axis=0).max() <= SAME
     )
     mean = np.nan_to_num(np.nanmean(window * own, axis=0))
-    eigenvalues = _eigenvalues(_on_grid(mean, shape), is_real)
-    return LocalGram(CirculantGram(shape, eigenvalues, is_real, is_exact=False, reach=reach), same)
+    circulant = CirculantGram(
+        shape,
+        _eigenvalues(_on_grid(mean, shape), is_real),
+        is_real,
+        is_exact=False,
+        repeats=_repeats(operator, shape, rounding),
+        reach=reach,
+    )
+    return LocalGram(circulant, same)
+
+
+def _repeats(operator: Operator, shape: tuple[int, ...], rounding: float) -> bool:
+    """Tell whether the first place of a grid is coupled with the last ones along an axis."""
+    first = np.zeros(operator.shape[1], dtype=operator.dtype)
+    first[0] = 1
+    found = np.abs(to_numpy(operator.gram(first))).reshape(shape)
+    ends = [np.take(found, range(n - n // 4, n), axis).max() for axis, n in enumerate(shape)]
+    return bool(max(ends) > rounding * found.flat[0])
 
 
 def _around(

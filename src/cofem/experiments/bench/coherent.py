@@ -49,10 +49,11 @@ class Coherent(Study):
         "a quarter of the samples of cosines, or for matrices on Gaussian columns, of the same size, density "
         "and relative noise. *100 probes* is "
         '`cofem.CoFEM(diagonal="rademacher", probes=100)`, fresh ones in every step, at sizes that exact EM '
-        "does not reach; it is stopped after 20 times the default's time (one minute at least), and its error is "
-        "what it was then. *Variances* is the error that the gate's own checks found, averaged over those of "
-        "the estimator it ended with. Intervals of 90 %: of the coefficients that are not zero, and of data "
-        "taken once more with new noise. The ratio of errors is of the problems that exact EM was run on."
+        "does not reach; it is stopped after 20 times the default's time (a minute at least), and its error "
+        "is what it was then. *Variances* is the error that the gate's own checks found, averaged over those "
+        "of the estimator it ended with. Intervals of 90 %: of the coefficients that are not zero, and of "
+        "data taken once more with new noise. The ratio of errors is of the problems that exact EM was run "
+        "on."
     )
     setting_columns = ("kind", "D")
     figures = ("variance_error", "ran_out", "nonzero", "new_data", "noise_ratio")

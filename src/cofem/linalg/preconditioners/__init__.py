@@ -8,10 +8,12 @@ from cofem.linalg.preconditioners.diagonal import DiagonalPreconditioner
 from cofem.linalg.preconditioners.fourier import FourierPreconditioner
 from cofem.linalg.preconditioners.large_atoms import LargeAtoms, large_atoms
 from cofem.linalg.preconditioners.large_columns import LargeColumns, large_columns
+from cofem.linalg.preconditioners.waves import CosinePreconditioner, waves_of
 
 __all__ = [
     "BandedPreconditioner",
     "BlockFourierPreconditioner",
+    "CosinePreconditioner",
     "Deflated",
     "DiagonalPreconditioner",
     "FourierPreconditioner",
@@ -23,4 +25,5 @@ __all__ = [
     "from_blocks",
     "large_atoms",
     "large_columns",
+    "waves_of",
 ]

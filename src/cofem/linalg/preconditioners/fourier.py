@@ -26,6 +26,24 @@ from cofem.operators.circulant import CirculantGram
 from cofem.operators.transforms import dispatch
 
 
+def scaling(alpha: Array, noise_var: float, energy: Array) -> tuple[Array, float]:
+    """Return the root of ``1 / S``, shape (D,), and the typical ``noise_var alpha``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> scale, typical = scaling(np.array([1.0, 100.0]), 0.1, np.ones(2))
+    >>> scale.round(3).tolist(), round(typical, 3)
+    ([1.348, 0.426], 1.0)
+    """
+    xp = namespace(alpha)
+    # The geometric mean: neither the few that were found nor those that are gone rule it.
+    typical = noise_var * float(np.exp(float(xp.mean(xp.log(alpha)))))
+    actual = noise_var * alpha
+    actual += energy
+    return xp.sqrt((energy + typical) * reciprocal(actual)), typical
+
+
 @dataclass(frozen=True)
 class FourierPreconditioner(PosteriorPreconditioner):
     """Divide by ``eigenvalues + noise_var alpha`` in the frequency domain, between two scalings.
@@ -72,12 +90,7 @@ class FourierPreconditioner(PosteriorPreconditioner):
 
     def prepared(self) -> FourierPreconditioner:
         """Return the preconditioner with its numbers."""
-        xp = namespace(self.alpha)
-        # The geometric mean: neither the few that were found nor those that are gone rule it.
-        typical = self.noise_var * float(np.exp(float(xp.mean(xp.log(self.alpha)))))
-        scale = self.noise_var * self.alpha
-        scale += self.energy
-        scale = xp.sqrt((self.energy + typical) * reciprocal(scale))
+        scale, typical = scaling(self.alpha, self.noise_var, self.energy)
         spectrum = 1 / (self.circulant.eigenvalues.astype(np.float64) + typical)
         response = on_device_of(self.alpha, spectrum.astype(precision_of(self.alpha)))
         return replace(self, scale=scale, response=response)

@@ -1,4 +1,4 @@
-r"""A preconditioner of systems in analysis form: waves, between two scalings.
+r"""Waves between two scalings: of systems in analysis form, and of convolutions that end at borders.
 
 With precisions that are constant in each band b of B, and :math:`\Phi^H\Phi` close to a number or to a
 convolution, A is diagonal for cosine or Fourier waves F:
@@ -12,14 +12,16 @@ geometric mean in a band.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from cofem._arrays import Array, namespace, on_device_of, precision_of, reciprocal
 from cofem.linalg.preconditioners.base import PosteriorPreconditioner
-from cofem.linalg.preconditioners.fourier import FourierPreconditioner
+from cofem.linalg.preconditioners.fourier import FourierPreconditioner, scaling
 from cofem.operators import DCT, Operator
+from cofem.operators.circulant import cosine_eigenvalues
 from cofem.operators.dictionary import Dictionary
 
 
@@ -59,6 +61,48 @@ class WavePreconditioner(PosteriorPreconditioner):
             found = self.waves.adjoint(found)
         found *= self.scale
         out[...] = found
+
+
+@dataclass(frozen=True)
+class CosinePreconditioner(WavePreconditioner):
+    """Cosine waves for convolutions that end at borders."""
+
+    #: As in `FourierPreconditioner`.
+    sharpness_for_probes: ClassVar[float] = 0.3
+
+
+#: Eigenvalues for the cosine transform, of dictionaries in use.
+_COSINES: WeakKeyDictionary[Dictionary, np.ndarray | None] = WeakKeyDictionary()
+
+
+def waves_of(phi: Dictionary, alpha: Array, noise_var: float) -> PosteriorPreconditioner | None:
+    """Return a preconditioner of ``Phi^H Phi + noise_var diag(alpha)`` for what is like a convolution.
+
+    None for other dictionaries. Cosine waves where that ends at borders and is even: 2-D blurs of width 1, 1.4
+    and 2.5 (40 x 40 and 56 x 56) then take 308, 546 and 2908 steps in a fit in place of 452, 1922 and 7317
+    with Fourier waves.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cofem.operators import Convolution
+    >>> for mode in ("circular", "linear"):
+    ...     phi = Dictionary(Convolution([1.0, 2.0, 1.0], 6, mode=mode), like=np.zeros(1))
+    ...     type(waves_of(phi, np.ones(6), 0.1)).__name__
+    'FourierPreconditioner'
+    'CosinePreconditioner'
+    """
+    circulant = phi.circulant_gram()
+    if circulant is None:
+        return None
+    if phi not in _COSINES:
+        _COSINES[phi] = cosine_eigenvalues(circulant)
+    eigenvalues = _COSINES[phi]
+    if eigenvalues is None:
+        return FourierPreconditioner(alpha, noise_var, phi.column_energy, circulant)
+    scale, typical = scaling(alpha, noise_var, phi.column_energy)
+    response = on_device_of(alpha, (1 / (eigenvalues + typical)).ravel().astype(precision_of(alpha)))
+    return CosinePreconditioner(scale, DCT(circulant.shape), response)
 
 
 def wave_preconditioner(
