@@ -26,7 +26,7 @@ MATRICES = ("blocks, 0.95", "near duplicates")
 LARGE = [(kind, 2**16) for kind in OPERATORS] + [(kind, 2**14) for kind in MATRICES]
 LARGE += [(kind, 2**18) for kind in OPERATORS]
 #: Direct probes are stopped after this many times the default's time, and not before so many seconds.
-PATIENCE, LEAST_PATIENCE = 20.0, 60.0
+PATIENCE, LEAST_PATIENCE = 12.0, 60.0
 #: The default's error over that of exact EM, and over that of direct probes.
 SLACK = 1.05
 #: The default's time over that of an incoherent problem, and over that of direct probes.
@@ -49,7 +49,7 @@ class Coherent(Study):
         "a quarter of the samples of cosines, or for matrices on Gaussian columns, of the same size, density "
         "and relative noise. *100 probes* is "
         '`cofem.CoFEM(diagonal="rademacher", probes=100)`, fresh ones in every step, at sizes that exact EM '
-        "does not reach; it is stopped after 20 times the default's time (a minute at least), and its error "
+        "does not reach; it is stopped after 12 times the default's time (a minute at least), and its error "
         "is what it was then. *Variances* is the error that the gate's own checks found, averaged over those "
         "of the estimator it ended with. Intervals of 90 %: of the coefficients that are not zero, and of "
         "data taken once more with new noise. The ratio of errors is of the problems that exact EM was run "

@@ -78,9 +78,9 @@ _COSINES: WeakKeyDictionary[Dictionary, np.ndarray | None] = WeakKeyDictionary()
 def waves_of(phi: Dictionary, alpha: Array, noise_var: float) -> PosteriorPreconditioner | None:
     """Return a preconditioner of ``Phi^H Phi + noise_var diag(alpha)`` for what is like a convolution.
 
-    None for other dictionaries. Cosine waves where that ends at borders and is even: 2-D blurs of width 1, 1.4
-    and 2.5 (40 x 40 and 56 x 56) then take 308, 546 and 2908 steps in a fit in place of 452, 1922 and 7317
-    with Fourier waves.
+    None for other dictionaries. Cosine waves where that ends at borders and is even: 2-D blurs of width 1,
+    1.4 and 2.5 (40 x 40 and 56 x 56) then take 308, 546 and 2908 steps in a fit in place of 452, 1922 and
+    7317 with Fourier waves.
 
     Examples
     --------
