@@ -21,7 +21,7 @@ from cofem.linalg.diagonals.base import (
 )
 from cofem.linalg.diagonals.clusters import Clusters
 from cofem.linalg.diagonals.corrected import Corrected
-from cofem.linalg.diagonals.exact import Exact
+from cofem.linalg.diagonals.exact import Exact, factorable_bands
 from cofem.linalg.diagonals.pooled import Pooled
 from cofem.linalg.diagonals.self_consistent import SelfConsistent
 from cofem.linalg.diagonals.windows import Windows
@@ -141,7 +141,7 @@ class Gate(DiagonalEstimator):
     def candidates(self, context: PosteriorContext) -> tuple[DiagonalEstimator, ...]:
         """List the estimators in the order they are tried."""
         n, d = context.phi.shape
-        if n * d <= SMALL_ENTRIES:
+        if n * d <= SMALL_ENTRIES or factorable_bands(context.phi) is not None:
             return (Exact(),)
         grouped = () if context.phi.groups is None else (Pooled(probes=2),)
         coupled: tuple[DiagonalEstimator, ...] = (Clusters(),) if has_couplings(context.phi) else ()
