@@ -17,7 +17,7 @@ from cofem._arrays import Array, DeviceCache, as_array, as_floating, as_indices,
 from cofem.operators import entries
 from cofem.operators.boxes import Box
 from cofem.operators.circulant import CirculantGram
-from cofem.operators.combs import LocalGram, comb_gram, find_local_gram, nothing_is_known
+from cofem.operators.combs import comb_gram, find_local_gram, nothing_is_known
 from cofem.operators.diagonals import symmetric
 from cofem.operators.entries import StoredMatrix
 from cofem.operators.facts import Facts
@@ -504,10 +504,10 @@ class Operator(ABC):
         return self._circulant_gram()
 
     def _circulant_gram(self) -> CirculantGram | None:
-        return None if self._local is None else self._local.circulant
+        return self._local
 
     @cached_property
-    def _local(self) -> LocalGram | None:
+    def _local(self) -> CirculantGram | None:
         """How columns are coupled with their neighbours, found by asking; None if they are not, or known."""
         return find_local_gram(self) if nothing_is_known(self) else None
 

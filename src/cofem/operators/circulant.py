@@ -8,8 +8,8 @@ import numpy as np
 
 from cofem.operators.transforms import dispatch
 
-#: What may differ between two directions, relative to the diagonal.
-EVEN = 1e-6
+#: Relative to the diagonal, what may differ between two directions, and couplings across half of a grid.
+EVEN, AROUND = 0.03, 1e-6
 
 
 @dataclass(frozen=True)
@@ -98,15 +98,17 @@ def cosine_eigenvalues(circulant: CirculantGram) -> np.ndarray | None:
     if circulant.repeats or not circulant.is_real:
         return None
     table, shape = circulant.table(), circulant.shape
-    largest = EVEN * abs(float(table.flat[0]))
+    own = abs(float(table.flat[0]))
     wide = np.zeros(tuple(2 * n for n in shape))
     steps = [np.arange(-((n - 1) // 2), (n - 1) // 2 + 1) for n in shape]
     wide[np.ix_(*(step % (2 * n) for step, n in zip(steps, shape, strict=True)))] = table[np.ix_(*steps)]
     for axis, n in enumerate(shape):
-        if np.abs(np.take(table, n // 2, axis)).max() > largest:
+        if np.abs(np.take(table, n // 2, axis)).max() > AROUND * own:
             return None  # couplings reach around the grid
-        if np.abs(wide - np.roll(np.flip(wide, axis), 1, axis)).max() > largest:
+        mirrored = np.roll(np.flip(wide, axis), 1, axis)
+        if np.abs(wide - mirrored).max() > EVEN * own:
             return None
+        wide = (wide + mirrored) / 2
     spectrum = dispatch.padded_spectrum(wide, wide.shape, real=True).real
     return np.maximum(spectrum[tuple(slice(n) for n in shape)], 0.0)
 

@@ -12,7 +12,7 @@ import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -37,23 +37,8 @@ COUPLED, ASTRAY = 0.1, 0.01
 ROUNDING, EXACT = 100, 1000
 #: Differences between columns, relative to the diagonal, that do not matter.
 SAME = 1e-3
-#: Most products for all combs, and where couplings are the same everywhere up to borders.
-MOST_COMBS, MOST_IF_SAME = 1024, 256
-
-
-class LocalGram(NamedTuple):
-    """What a few columns of ``Phi^H Phi`` look like, where they are local.
-
-    Attributes
-    ----------
-    circulant : CirculantGram
-        Their average, which knows how far they reach.
-    same : bool
-        Whether they are the same everywhere, up to borders.
-    """
-
-    circulant: CirculantGram
-    same: bool
+#: Most products for all combs.
+MOST_COMBS = 1024
 
 
 def nothing_is_known(operator: Operator) -> bool:
@@ -79,7 +64,7 @@ def nothing_is_known(operator: Operator) -> bool:
     )
 
 
-def find_local_gram(operator: Operator) -> LocalGram | None:
+def find_local_gram(operator: Operator) -> CirculantGram | None:
     """Look at a few columns of ``Phi^H Phi``; None where they are not local.
 
     Examples
@@ -91,9 +76,9 @@ def find_local_gram(operator: Operator) -> LocalGram | None:
     >>> def smooth(x):
     ...     return gaussian_filter1d(x, 1.5, mode="constant")
     >>> found = find_local_gram(as_operator(LinearOperator((600, 600), smooth, smooth, dtype=float)))
-    >>> found.circulant.reach, found.same, found.circulant.is_exact
-    ((12,), True, False)
-    >>> found.circulant.table()[:3].round(3)
+    >>> found.reach, found.repeats, found.is_exact
+    ((12,), False, False)
+    >>> found.table()[:3].round(3)
     array([0.188, 0.168, 0.121])
     """
     n_columns = operator.shape[1]
@@ -140,7 +125,7 @@ def _possible_grids(found: np.ndarray, chosen: np.ndarray) -> Iterator[tuple[int
 
 def _on_one_grid(
     operator: Operator, found: np.ndarray, chosen: np.ndarray, shape: tuple[int, ...]
-) -> LocalGram | None:
+) -> CirculantGram | None:
     """Return how columns are coupled on a grid, from a few of the Gram matrix; None if that is too far."""
     limit = FARTHEST.get(len(shape))
     if limit is None or min(shape) < 2:
@@ -156,19 +141,17 @@ def _on_one_grid(
         circulant = CirculantGram(shape, _eigenvalues(mean, is_real), is_real)
         if _is_exactly(operator, circulant):
             reach = _reach(np.abs(mean) / own.max(), rounding)
-            return LocalGram(replace(circulant, reach=reach), same=True) if any(reach) else None
+            return replace(circulant, reach=reach) if any(reach) else None
     own = own.reshape(-1, *(1 for _ in shape))
     around = _around(seen / own, places, limit, rounding)
     if around is None:
         return None
     window, reach = around
     inside = ~np.isnan(window).any(axis=tuple(range(1, window.ndim)))
-    several = int(np.count_nonzero(inside)) > 1
-    same = several and bool(
-        np.ptp(own[inside]) <= SAME * own.max() and np.ptp(np.abs(window[inside]), axis=0).max() <= SAME
-    )
-    mean = np.nan_to_num(np.nanmean(window * own, axis=0))
-    circulant = CirculantGram(
+    typical = (window * own)[inside] if inside.any() else window * own
+    mean = np.nan_to_num(np.nanmean(typical, axis=0))
+    mean = (mean + np.conj(np.flip(mean))) / 2
+    return CirculantGram(
         shape,
         _eigenvalues(_on_grid(mean, shape), is_real),
         is_real,
@@ -176,7 +159,6 @@ def _on_one_grid(
         repeats=_repeats(operator, shape, rounding),
         reach=reach,
     )
-    return LocalGram(circulant, same)
 
 
 def _repeats(operator: Operator, shape: tuple[int, ...], rounding: float) -> bool:
@@ -262,7 +244,7 @@ def _eps(operator: Operator) -> float:
 
 
 def comb_gram(
-    operator: Operator, local: LocalGram, offsets: np.ndarray, weights: np.ndarray
+    operator: Operator, local: CirculantGram, offsets: np.ndarray, weights: np.ndarray
 ) -> np.ndarray | None:
     """Return ``<phi_j, W phi_{j + offset}>`` for all columns j, by combs; None where that takes too many.
 
@@ -270,8 +252,8 @@ def comb_gram(
     ----------
     operator : Operator
         Phi, of shape (N, D).
-    local : LocalGram
-        How far its columns are coupled.
+    local : CirculantGram
+        What `find_local_gram` found, which knows how far columns are coupled.
     offsets : ndarray of int, shape (m, number of axes)
         Offsets, on a grid that repeats.
     weights : ndarray of shape (N,)
@@ -290,15 +272,15 @@ def comb_gram(
     >>> comb_gram(Phi, local, np.array([[0], [1], [9]]), np.ones(512))[:, 5].round(9).tolist()
     [5.0, 2.0, 0.0]
     """
-    shape = local.circulant.shape
-    assert local.circulant.reach is not None
-    reach = np.array(local.circulant.reach)
+    shape = local.shape
+    assert local.reach is not None
+    reach = np.array(local.reach)
     near = np.flatnonzero((np.abs(offsets) <= reach).all(axis=1))
     steps = offsets[near]
     farthest = np.abs(steps).max(axis=0, initial=0)
     starts = [_comb_starts(n, r + f + 1) for n, r, f in zip(shape, reach, farthest, strict=True)]
     combs = list(itertools.product(*starts))
-    if len(combs) > (MOST_IF_SAME if local.same else MOST_COMBS):
+    if len(combs) > MOST_COMBS:
         return None
     values = np.zeros((len(offsets), operator.shape[1]), dtype=operator.dtype)
     for some in blocks(len(combs), vectors_at_once(max(operator.shape))):
