@@ -108,6 +108,8 @@ class Gate(DiagonalEstimator):
         Used on large dictionaries when every fast estimator has failed; on medium ones it is `exact`.
     tolerated : float
         Mean squared relative error that is tolerated; more where only `fallback` is left.
+    small : int
+        Entries of Phi up to which the exact diagonal is used outright.
 
     Examples
     --------
@@ -133,13 +135,14 @@ class Gate(DiagonalEstimator):
 
     fallback: DiagonalEstimator = field(default_factory=Corrected)
     tolerated: float = TOLERATED
+    small: int = SMALL_ENTRIES
 
     name: ClassVar[str] = "auto"
 
     def candidates(self, context: PosteriorContext) -> tuple[DiagonalEstimator, ...]:
         """List the estimators in the order they are tried."""
         n, d = context.phi.shape
-        if n * d <= SMALL_ENTRIES:
+        if n * d <= self.small:
             return (Exact(),)
         grouped = () if context.phi.groups is None else (Pooled(probes=2),)
         coupled: tuple[DiagonalEstimator, ...] = (Clusters(),) if has_couplings(context.phi) else ()
