@@ -120,7 +120,8 @@ def run(
         outcome = None
         if record is not None:
             stopped = Status(StatusCode.STOPPED, f"interrupted after step {record.iteration}")
-            outcome = Outcome.of(problem.with_noise(record.noise_var), record, stopped)
+            shown, state = problem.with_noise(record.noise_var).shown(record.state)
+            outcome = Outcome.of(shown, replace(record, state=state), stopped)
         raise FitInterrupted(str(interrupt) or "the fit was interrupted", outcome) from interrupt
     outcome = Outcome.of(problem, record, status)
     logger.info("%s: %s", method.name, outcome.status)
@@ -226,8 +227,7 @@ def _note(
         step.problem.phi.applications,
         judgement.change,
         stage.title,
-        step.problem,
-        step.state,
+        *step.problem.shown(step.state),
     )
     rows.append(snapshot.row(info))
     if logger.isEnabledFor(logging.DEBUG):

@@ -15,6 +15,7 @@ import numpy as np
 from cofem._arrays import Array, average, in_precision, inner, on_device_of, size, squared_modulus
 from cofem.inference.base import Method
 from cofem.inference.loop import Stage
+from cofem.inference.noise.joint import joint_method, split_jointly
 from cofem.inference.noise.rules import MOST_SPREAD_EARLY, FromEvidence, FromHeldOut, NoiseRule
 from cofem.inference.prediction import MOST_DRAWS, Errors
 from cofem.inference.problem import Problem
@@ -37,9 +38,8 @@ ENOUGH_TO_COUNT, FAR_MORE = 20, 2.5
 NOTHING_FOUND = 0.8
 
 
-#: Part of the data that is held out where they are few, and how often; see `HeldOutParts`. Five tenths took
-#: 1.6 times as long, and were no better (D = 256 and 1024, dense and DCT).
-SHARE_OF_FEW, PARTS_OF_FEW = 1 / 6, 3
+#: Where the noise comes from if a callback stops the fit.
+STOPPED = "a callback stopped the fit while the noise was learned; it is what was known by then"
 #: Most outer steps of a part that nothing but the noise is wanted of.
 MOST_ROUGH_STEPS = 60
 
@@ -127,9 +127,7 @@ class NoiseStrategy(Protocol):
 
 def choose_strategy(problem: Problem, method: Method) -> NoiseStrategy:
     """Return the strategy that suits a problem."""
-    if has_plenty(problem) and method.any_prior:
-        return FromTheFit()
-    return HeldOutParts()
+    return FromTheFit() if has_plenty(problem) and method.any_prior else HeldOutParts()
 
 
 def has_plenty(problem: Problem) -> bool:
@@ -219,7 +217,7 @@ class HeldOutParts:
     Parameters
     ----------
     share : float
-        Part of the data that is held out; less, but a tenth at least, where that is more than `wanted`.
+        Part of the data that is held out.
     wanted, most_parts : int
         Held-out data wanted in all; where one part has fewer, several parts are held out in turn, so many at
         most.
@@ -242,6 +240,9 @@ class HeldOutParts:
         if problem.n_rows < 2:
             raise ValueError("noise_std cannot be learned from a single datum; give noise_std")
         parts = self.parts(problem.n_rows, runner.rng)
+        method = joint_method(problem, parts) if plan.alpha_init is None else None
+        if method is not None:
+            return self._learn_jointly(problem, parts, plan, runner, method)
         found: list[float] = []
         errors: list[Errors] = []
         prior_variance: Array | float = 0.0
@@ -253,20 +254,38 @@ class HeldOutParts:
                 median = float(np.median([*found, part.noise_var]))
                 return Learned(median, "", fault=part.outcome.status.message)
             if part.outcome.status.code is StatusCode.STOPPED:
-                note = "a callback stopped the fit while the noise was learned; it is what was known by then"
                 known_by_then = float(np.median([*found, part.noise_var]))
-                return with_few_data(Learned(known_by_then, note, stopped=True), problem)
+                return with_few_data(Learned(known_by_then, STOPPED, stopped=True), problem)
             found.append(part.noise_var)
             errors.append(part.errors)
             prior_variance = prior_variance + 1 / part.outcome.state.alpha
-        count = sum(rows.size for rows in parts)
-        turns = "" if len(parts) == 1 else f", {len(parts)} parts in turn"
         # The median, since a fit of one part may miss the signal.
         noise_var = float(np.median(found))
-        note = f"the noise was learned from {count} data held out{turns}"
-        note += about_intervals(errors, noise_var)
-        start = problem.units.apply(len(parts) / prior_variance, -2)
-        return with_few_data(Learned(noise_var, note, alpha_init=start), problem)
+        return _learned(problem, parts, noise_var, errors, len(parts) / prior_variance)
+
+    def _learn_jointly(
+        self, problem: Problem, parts: list[np.ndarray], plan: Plan, runner: Runner, method: Method
+    ) -> Learned:
+        """Fit the rest of the data for all parts at once."""
+        power = average(squared_modulus(problem.y)) or 1.0
+        for turn, start in enumerate(self.starts):
+            seen, rule = split_jointly(problem, parts, start * power)
+            rule = replace(rule, most_spread=MOST_SPREAD_EARLY)
+            name = f"{plan.task}/noise/all/{turn}"
+            stage = Stage(name, "noise", None, MOST_ROUGH_STEPS, noise=rule, kept=True, judge=rule.judge)
+            outcome = runner.run(seen, method, stage._replace(rough=True))
+            noise_var = outcome.problem.noise_var
+            if outcome.status.code is StatusCode.FAILED:
+                return Learned(noise_var, "", fault=outcome.status.message)
+            if outcome.status.code is StatusCode.STOPPED:
+                return with_few_data(Learned(noise_var, STOPPED, stopped=True), problem)
+            if not outcome.status.converged:
+                noise_var = max(noise_var, rule(outcome.problem, outcome.state, True))
+            if noise_var < NOTHING_FOUND * power:
+                break
+        prior_variance = np.mean((1 / outcome.state.alpha).reshape(len(parts), -1), axis=0)
+        errors = [Part(outcome, noise_var).errors]
+        return _learned(problem, parts, noise_var, errors, 1 / prior_variance)
 
     def fit_part(
         self,
@@ -325,10 +344,22 @@ class HeldOutParts:
 
     def parts(self, n_rows: int, rng: np.random.Generator) -> list[np.ndarray]:
         """Choose the rows to hold out, one set for each fit."""
-        size = max(1, round(max(min(self.share * n_rows, self.wanted), min(self.share, 0.1) * n_rows)))
+        size = max(1, round(self.share * n_rows))
         count = min(self.most_parts, math.ceil(self.wanted / size), n_rows // size)
         order = rng.permutation(n_rows)
         return [np.sort(order[i * size : (i + 1) * size]) for i in range(max(1, count))]
+
+
+def _learned(
+    problem: Problem, parts: list[np.ndarray], noise_var: float, errors: list[Errors], alpha: Array
+) -> Learned:
+    """Say where the noise comes from, and where the fit may start."""
+    count = sum(rows.size for rows in parts)
+    turns = "" if len(parts) == 1 else f", {len(parts)} parts in turn"
+    note = f"the noise was learned from {count} data held out{turns}"
+    note += about_intervals(errors, noise_var)
+    start = problem.units.apply(alpha, -2)
+    return with_few_data(Learned(noise_var, note, alpha_init=start), problem)
 
 
 def split(problem: Problem, held_out: np.ndarray, start: float) -> tuple[Problem, FromHeldOut]:
