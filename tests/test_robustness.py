@@ -361,7 +361,7 @@ def test_an_exception_in_the_first_step_is_the_users_own() -> None:
 
 
 def test_an_exception_while_the_noise_is_learned_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "EXACT_SIDE", 0)  # or the matrix would be read once and for all
+    monkeypatch.setattr(registry, "MEDIUM_WORK", 0)  # or the matrix would be read once and for all
     gone = []
 
     def once(good: np.ndarray) -> np.ndarray:
@@ -381,7 +381,7 @@ def test_an_exception_while_the_noise_is_learned_is_told(monkeypatch: pytest.Mon
 def test_a_timeout_of_the_caller_gets_through_at_once(
     noise_std: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "EXACT_SIDE", 0)
+    monkeypatch.setattr(registry, "MEDIUM_WORK", 0)
 
     def late(good: np.ndarray) -> np.ndarray:
         raise TimeoutError("the caller's patience")

@@ -94,7 +94,7 @@ def is_incoherent(problem: Problem) -> bool:
         return False
     if phi.facts.row_gram is not None:
         return True
-    if phi.stored_matrix() is None:
+    if phi.stored_matrix() is None and phi.operator.sparse_matrix() is None:
         return False
     context = PosteriorContext(phi, np.ones(phi.shape[1], problem.real_dtype), 1.0)
     few: Any = SelfConsistent(lanczos_steps=LOOK).init(context, np.random.default_rng(0))

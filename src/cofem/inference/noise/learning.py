@@ -38,6 +38,8 @@ ENOUGH_TO_COUNT, FAR_MORE = 20, 2.5
 NOTHING_FOUND = 0.8
 
 
+#: Data below which parts are fitted to their end.
+FEW_FOR_ROUGH = 32
 #: Where the noise comes from if a callback stops the fit.
 STOPPED = "a callback stopped the fit while the noise was learned; it is what was known by then"
 #: Most outer steps of a part that nothing but the noise is wanted of.
@@ -106,10 +108,11 @@ class Learned(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A fit to the data without some, and the noise that was found there."""
+    """A fit to the data without some, the noise that was found there, and whether it ended with that."""
 
     outcome: Outcome
     noise_var: float
+    rough: bool = False
 
     @property
     def errors(self) -> Errors:
@@ -133,6 +136,11 @@ def choose_strategy(problem: Problem, method: Method) -> NoiseStrategy:
 def has_plenty(problem: Problem) -> bool:
     """Tell whether the evidence is enough to learn the noise from."""
     return problem.n_rows >= max(ENOUGH_DATA * problem.n_columns, ENOUGH_FOR_EVIDENCE)
+
+
+def may_be_rough(problem: Problem) -> bool:
+    """Tell whether parts may end once the noise has settled: of a few data each one counts."""
+    return problem.n_rows >= FEW_FOR_ROUGH
 
 
 def least_from_few(problem: Problem) -> float:
@@ -240,12 +248,14 @@ class HeldOutParts:
         if problem.n_rows < 2:
             raise ValueError("noise_std cannot be learned from a single datum; give noise_std")
         parts = self.parts(problem.n_rows, runner.rng)
-        method = joint_method(problem, parts) if plan.alpha_init is None else None
+        alone = plan.alpha_init is not None or not may_be_rough(problem)
+        method = None if alone else joint_method(problem, parts)
         if method is not None:
             return self._learn_jointly(problem, parts, plan, runner, method)
         found: list[float] = []
         errors: list[Errors] = []
         prior_variance: Array | float = 0.0
+        rough = True
         for number, rows in enumerate(parts, 1):
             title = "noise" if len(parts) == 1 else f"noise {number}/{len(parts)}"
             names = f"{plan.task}/noise/{number}", title
@@ -259,9 +269,10 @@ class HeldOutParts:
             found.append(part.noise_var)
             errors.append(part.errors)
             prior_variance = prior_variance + 1 / part.outcome.state.alpha
+            rough = rough and part.rough
         # The median, since a fit of one part may miss the signal.
         noise_var = float(np.median(found))
-        return _learned(problem, parts, noise_var, errors, len(parts) / prior_variance)
+        return _learned(problem, parts, noise_var, errors, len(parts) / prior_variance if rough else None)
 
     def _learn_jointly(
         self, problem: Problem, parts: list[np.ndarray], plan: Plan, runner: Runner, method: Method
@@ -325,7 +336,9 @@ class HeldOutParts:
             seen, rule = split(problem, rows, start)
             method, _ = choose_method(seen)
             name, title = f"{names[0]}/{turn}", names[1]
-            rough, steps = not (self.judged or given), method.default_max_iter
+            steps = method.default_max_iter
+            # MacKay's update, which takes more steps, does not come back from where it has been.
+            rough = not (self.judged or given) and may_be_rough(problem) and steps <= 100
             if rough:
                 rule, steps = replace(rule, most_spread=MOST_SPREAD_EARLY), min(steps, MOST_ROUGH_STEPS)
             judge = rule.judge_exactly if self.judged else rule.judge
@@ -340,7 +353,7 @@ class HeldOutParts:
             found = noise_var < NOTHING_FOUND * power
             if found or given or outcome.status.code is StatusCode.STOPPED:
                 break
-        return Part(outcome, noise_var)
+        return Part(outcome, noise_var, rough)
 
     def parts(self, n_rows: int, rng: np.random.Generator) -> list[np.ndarray]:
         """Choose the rows to hold out, one set for each fit."""
@@ -351,14 +364,14 @@ class HeldOutParts:
 
 
 def _learned(
-    problem: Problem, parts: list[np.ndarray], noise_var: float, errors: list[Errors], alpha: Array
+    problem: Problem, parts: list[np.ndarray], noise_var: float, errors: list[Errors], alpha: Array | None
 ) -> Learned:
     """Say where the noise comes from, and where the fit may start."""
     count = sum(rows.size for rows in parts)
     turns = "" if len(parts) == 1 else f", {len(parts)} parts in turn"
     note = f"the noise was learned from {count} data held out{turns}"
     note += about_intervals(errors, noise_var)
-    start = problem.units.apply(alpha, -2)
+    start = None if alpha is None else problem.units.apply(alpha, -2)
     return with_few_data(Learned(noise_var, note, alpha_init=start), problem)
 
 
