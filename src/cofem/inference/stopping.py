@@ -200,7 +200,7 @@ class NoiseChange(NamedTuple):
     @property
     def steady(self) -> bool:
         """Whether steps before and after it may be extrapolated from: it is small, or a fall that goes on."""
-        return self.settled or (self.rough and SLOW_FALL < self.ratio <= FAR_RISE)
+        return self.settled or (self.rough and SLOW_FALL < self.ratio < 1)
 
     @property
     def rises_far(self) -> bool:

@@ -340,7 +340,9 @@ class HeldOutParts:
             # MacKay's update, which takes more steps, does not come back from where it has been.
             rough = not (self.judged or given) and may_be_rough(problem) and steps <= 100
             if rough:
-                rule, steps = replace(rule, most_spread=MOST_SPREAD_EARLY), min(steps, MOST_ROUGH_STEPS)
+                # Where columns act on few data each, signals are found place by place, and none is lost.
+                rule = replace(rule, most_spread=MOST_SPREAD_EARLY, follows=rule.local)
+                steps = min(steps, MOST_ROUGH_STEPS)
             judge = rule.judge_exactly if self.judged else rule.judge
             stage = Stage(name, title, plan.alpha_init, steps, judge=judge, kept=True, rough=rough)
             stage = stage._replace(noise=None if given else rule, begun=plan.begun)

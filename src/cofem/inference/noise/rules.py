@@ -41,6 +41,8 @@ from cofem.operators import Operator
 #: way to zero their variances are far too large, and would explain all of it. And where a fit ends as soon as
 #: the noise has settled, with larger ones.
 MOST_SPREAD, MOST_SPREAD_EARLY = 0.3, 0.25
+#: Rise of the noise variance in a step, where it may rise before the fit has settled.
+FASTEST_RISE = 2.0
 #: Held-out data from which on their median says something, the median of the square of a normal number (real,
 #: complex) of variance 1, and the ratio of what the median says to the mean below which a few are far off. Of
 #: normal errors that are real, the ratio is below in 4.9 % of draws of 20, 1.6 % of 40, 0.06 % of 100.
@@ -89,6 +91,8 @@ class FromHeldOut:
         the median says 0.015, and the fit follows it from 25.1 to 24.1 dB.
     most_spread : float
         Part of the error that the posterior's spread may explain.
+    follows : bool
+        Whether the noise may rise before the fit has settled.
     """
 
     phi: Operator
@@ -96,6 +100,7 @@ class FromHeldOut:
     column_energy: Array
     local: bool = False
     most_spread: float = MOST_SPREAD
+    follows: bool = False
 
     def __call__(self, problem: Problem, state: State, settled: bool) -> float:
         """Return the noise variance for the next step."""
@@ -109,6 +114,8 @@ class FromHeldOut:
         # Predictions that are worse than none say nothing about the noise.
         found = min(found, average(squared_modulus(self.y)))
         # A fit that has not found the signal yet takes it for noise, and would then never find it.
+        if self.follows:
+            return min(found, FASTEST_RISE * problem.noise_var)
         return found if settled else min(found, problem.noise_var)
 
     def _spread(self, problem: Problem, state: State, settled: bool) -> float:
