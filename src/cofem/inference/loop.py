@@ -13,7 +13,7 @@ from cofem.inference.base import Info, Method, State
 from cofem.inference.noise.rules import NoiseRule, least_noise
 from cofem.inference.problem import Problem
 from cofem.inference.record import FitInterrupted, Outcome, Record, Snapshot
-from cofem.inference.stopping import Judgement, NoiseChange, judge, judge_first
+from cofem.inference.stopping import FAR_RISE, Judgement, NoiseChange, judge, judge_first
 from cofem.status import Status, StatusCode
 
 logger = logging.getLogger("cofem")
@@ -207,7 +207,8 @@ def _with_noise(problem: Problem, state: State, judgement: Judgement, stage: Sta
     if settled and not change.settled:
         judgement = judgement._replace(unmet="the noise still changes")
     if settled and change.rises_far and not judgement.firm:
-        return _Step(info, problem, state, judgement, problem, state)
+        change = NoiseChange(FAR_RISE, stage.rough)
+        noise_var = FAR_RISE * problem.noise_var
     following = state if change.steady else replace(state, previous_alpha=None)
     return _Step(info, problem, state, judgement, problem.with_noise(noise_var), following)
 

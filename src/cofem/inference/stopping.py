@@ -35,8 +35,8 @@ SPREAD_CHANGE = 0.03
 NOISE_SETTLED, NOISE_ROUGHLY_SETTLED = 0.02, 0.05
 #: Change of the mean, in units of the noise and relative to itself, at which the noise is looked at where
 #: nothing else is wanted: an error of a tenth of the noise in the mean changes what is held out by 1 %.
-ROUGH_SHARE, ROUGH_MOST = 0.15, 0.05
-#: Rise of the noise variance that only a fit may ask for whose mean has settled by the method's own rule: one
+ROUGH_SHARE, ROUGH_MOST = 0.1, 0.03
+#: Most that the noise variance rises in a step unless the mean has settled by the method's own rule: a fit
 #: that has not found the signal yet takes it for noise. And the fall in a step that may be extrapolated.
 FAR_RISE, SLOW_FALL = 1.3, 0.5
 
@@ -199,12 +199,12 @@ class NoiseChange(NamedTuple):
 
     @property
     def steady(self) -> bool:
-        """Whether steps before and after it may be extrapolated from: it is small, or a fall that goes on."""
-        return self.settled or (self.rough and SLOW_FALL < self.ratio < 1)
+        """Whether steps before and after it may be extrapolated from: it is small, or one that goes on."""
+        return self.settled or (self.rough and SLOW_FALL < self.ratio <= FAR_RISE)
 
     @property
     def rises_far(self) -> bool:
-        """Whether it is a rise that a fit may ask for only when its mean has settled by its own rule."""
+        """Whether it is a rise that takes several steps unless the mean has settled by the method's rule."""
         return self.rough and self.ratio > FAR_RISE
 
 

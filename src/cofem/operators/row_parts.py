@@ -32,23 +32,23 @@ class RowParts(BlockDiagonal):
 
     def __init__(self, operator: Operator, rows: Sequence[np.ndarray]) -> None:
         super().__init__([operator.take_rows(some) for some in rows])
-        self.operator, self.rows = operator, tuple(rows)
+        self.operator, self.kept = operator, tuple(rows)
         n_rows = operator.shape[0]
         places = [block * n_rows + some for block, some in enumerate(rows)]
         self._mask = Mask(np.concatenate(places), len(rows) * n_rows)
 
     def _forward(self, x: Array) -> Array:
         xp = namespace(x)
-        each = xp.reshape(x, (*x.shape[:-1], len(self.rows), -1))
+        each = xp.reshape(x, (*x.shape[:-1], len(self.kept), -1))
         return self._mask.forward(xp.reshape(self.operator.forward(each), (*x.shape[:-1], -1)))
 
     def _adjoint(self, y: Array) -> Array:
         xp = namespace(y)
-        each = xp.reshape(self._mask.adjoint(y), (*y.shape[:-1], len(self.rows), -1))
+        each = xp.reshape(self._mask.adjoint(y), (*y.shape[:-1], len(self.kept), -1))
         return xp.reshape(self.operator.adjoint(each), (*y.shape[:-1], -1))
 
     def _gram(self, x: Array) -> Array:
         return self._adjoint(self._forward(x))
 
     def _in_precision(self, precision: str) -> Operator:
-        return RowParts(self.operator._in_precision(precision), self.rows)
+        return RowParts(self.operator._in_precision(precision), self.kept)

@@ -38,10 +38,13 @@ ENOUGH_TO_COUNT, FAR_MORE = 20, 2.5
 NOTHING_FOUND = 0.8
 
 
-#: Data below which parts are fitted to their end.
-FEW_FOR_ROUGH = 32
+#: Data below which parts are fitted to their end, since each one counts; and columns for each datum from
+#: which on they are: of 100 x 20 000, parts that ended with the noise said 1.06 in place of 0.50.
+FEW_FOR_ROUGH, WIDE_FOR_ROUGH = 32, 16
 #: Where the noise comes from if a callback stops the fit.
 STOPPED = "a callback stopped the fit while the noise was learned; it is what was known by then"
+#: Outer steps that EM takes at most; MacKay's update takes more.
+USUAL_STEPS = 100
 #: Most outer steps of a part that nothing but the noise is wanted of.
 MOST_ROUGH_STEPS = 60
 
@@ -108,11 +111,11 @@ class Learned(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A fit to the data without some, the noise that was found there, and whether it ended with that."""
+    """A fit to the data without some, the noise found there, and whether the fit may start where it ended."""
 
     outcome: Outcome
     noise_var: float
-    rough: bool = False
+    warm: bool = False
 
     @property
     def errors(self) -> Errors:
@@ -139,8 +142,8 @@ def has_plenty(problem: Problem) -> bool:
 
 
 def may_be_rough(problem: Problem) -> bool:
-    """Tell whether parts may end once the noise has settled: of a few data each one counts."""
-    return problem.n_rows >= FEW_FOR_ROUGH
+    """Tell whether parts may end once the noise has settled."""
+    return problem.n_rows >= FEW_FOR_ROUGH and problem.n_columns <= WIDE_FOR_ROUGH * problem.n_rows
 
 
 def least_from_few(problem: Problem) -> float:
@@ -255,7 +258,8 @@ class HeldOutParts:
         found: list[float] = []
         errors: list[Errors] = []
         prior_variance: Array | float = 0.0
-        rough = True
+        # Few data are not worth it, and MacKay's update does not come back from where parts have been.
+        warm = problem.n_rows >= FEW_FOR_ROUGH
         for number, rows in enumerate(parts, 1):
             title = "noise" if len(parts) == 1 else f"noise {number}/{len(parts)}"
             names = f"{plan.task}/noise/{number}", title
@@ -269,10 +273,11 @@ class HeldOutParts:
             found.append(part.noise_var)
             errors.append(part.errors)
             prior_variance = prior_variance + 1 / part.outcome.state.alpha
-            rough = rough and part.rough
+            warm = warm and part.warm
         # The median, since a fit of one part may miss the signal.
         noise_var = float(np.median(found))
-        return _learned(problem, parts, noise_var, errors, len(parts) / prior_variance if rough else None)
+        alpha = len(parts) / prior_variance if warm else None
+        return _learned(problem, parts, noise_var, errors, alpha)
 
     def _learn_jointly(
         self, problem: Problem, parts: list[np.ndarray], plan: Plan, runner: Runner, method: Method
@@ -337,8 +342,7 @@ class HeldOutParts:
             method, _ = choose_method(seen)
             name, title = f"{names[0]}/{turn}", names[1]
             steps = method.default_max_iter
-            # MacKay's update, which takes more steps, does not come back from where it has been.
-            rough = not (self.judged or given) and may_be_rough(problem) and steps <= 100
+            rough = not (self.judged or given) and may_be_rough(problem) and steps <= USUAL_STEPS
             if rough:
                 # Where columns act on few data each, signals are found place by place, and none is lost.
                 rule = replace(rule, most_spread=MOST_SPREAD_EARLY, follows=rule.local)
@@ -355,7 +359,7 @@ class HeldOutParts:
             found = noise_var < NOTHING_FOUND * power
             if found or given or outcome.status.code is StatusCode.STOPPED:
                 break
-        return Part(outcome, noise_var, rough)
+        return Part(outcome, noise_var, method.default_max_iter <= USUAL_STEPS)
 
     def parts(self, n_rows: int, rng: np.random.Generator) -> list[np.ndarray]:
         """Choose the rows to hold out, one set for each fit."""
