@@ -68,10 +68,13 @@ def stopped_and_resumed(path: Path, step: int, Phi, y, **settings) -> cofem.Post
 
 
 @pytest.mark.parametrize(
-    ("start", "stages"), [(None, ("noise", "fit")), (1.0, ("noise 1/5", "noise 3/5", "fit"))]
+    ("make", "start", "stages"),
+    [(dct_case, None, ("noise", "fit")), (dense_case, 1.0, ("noise 1/5", "noise 3/5", "fit"))],
 )
-def test_a_fit_that_a_callback_stopped_while_it_learned_the_noise_goes_on(tmp_path, start, stages) -> None:
-    case = dense_case(256, f=2, density=0.05, noise_std=0.01)
+def test_a_fit_that_a_callback_stopped_while_it_learned_the_noise_goes_on(
+    tmp_path, make, start, stages
+) -> None:
+    case = make(256, f=2, density=0.05, noise_std=0.01)
     whole = cofem.fit(case.Phi, case.y, rng=0, alpha_init=start)
     settings = dict(checkpoint=tmp_path / "run.npz", resume=tmp_path / "run.npz", rng=0, alpha_init=start)
     elapsed = [0.0]
