@@ -22,7 +22,6 @@ from cofem.linalg.diagonals.gate import Gate
 from cofem.operators.dictionary import Dictionary
 from cofem.operators.row_parts import RowParts
 
-
 #: Data from which on it is faster: exact steps of fewer take less than the Python of message passing.
 ENOUGH_ROWS = 48
 
