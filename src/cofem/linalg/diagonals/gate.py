@@ -108,8 +108,8 @@ class Gate(DiagonalEstimator):
         Used on large dictionaries when every fast estimator has failed; on medium ones it is `exact`.
     tolerated : float
         Mean squared relative error that is tolerated; more where only `fallback` is left.
-    small : int
-        Entries of Phi up to which the exact diagonal is used outright.
+    small : int or None
+        Entries of Phi up to which the exact diagonal is used outright; None for the usual number.
 
     Examples
     --------
@@ -135,14 +135,14 @@ class Gate(DiagonalEstimator):
 
     fallback: DiagonalEstimator = field(default_factory=Corrected)
     tolerated: float = TOLERATED
-    small: int = SMALL_ENTRIES
+    small: int | None = None
 
     name: ClassVar[str] = "auto"
 
     def candidates(self, context: PosteriorContext) -> tuple[DiagonalEstimator, ...]:
         """List the estimators in the order they are tried."""
         n, d = context.phi.shape
-        if n * d <= self.small:
+        if n * d <= (SMALL_ENTRIES if self.small is None else self.small):
             return (Exact(),)
         grouped = () if context.phi.groups is None else (Pooled(probes=2),)
         coupled: tuple[DiagonalEstimator, ...] = (Clusters(),) if has_couplings(context.phi) else ()
