@@ -195,7 +195,7 @@ class NoiseChange(NamedTuple):
     @property
     def settled(self) -> bool:
         """Whether the noise has settled."""
-        return abs(np.log(self.ratio)) < (NOISE_ROUGHLY_SETTLED if self.rough else NOISE_SETTLED)
+        return abs(math.log(self.ratio)) < (NOISE_ROUGHLY_SETTLED if self.rough else NOISE_SETTLED)
 
     @property
     def steady(self) -> bool:
