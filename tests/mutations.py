@@ -167,7 +167,7 @@ MUTATIONS = (
     Mutation(
         "noise: the spread is not taken off the held-out error",
         "inference/noise/rules.py",
-        "found = error - min(spread, MOST_SPREAD * error)",
+        "found = error - min(spread, self.most_spread * error)",
         "found = error",
         ("test_rules.py",),
     ),

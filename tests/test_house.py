@@ -96,7 +96,7 @@ class Fails(cofem.operators.Operator):
 @pytest.mark.parametrize("stage", ["fit", "noise"])
 def test_warnings_point_at_the_users_line(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those that are raised while the noise is learned, deep inside of the package."""
-    monkeypatch.setattr(registry, "EXACT_SIDE", 0)  # or the matrix would be read once and for all
+    monkeypatch.setattr(registry, "MEDIUM_WORK", 0)  # or the matrix would be read once and for all
     monkeypatch.setattr(direct, "EXACT_SIDE", 0)
     rng = np.random.default_rng(0)
     matrix, y = rng.standard_normal((60, 200)), rng.standard_normal(60)

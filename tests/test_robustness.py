@@ -361,7 +361,7 @@ def test_an_exception_in_the_first_step_is_the_users_own() -> None:
 
 
 def test_an_exception_while_the_noise_is_learned_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "EXACT_SIDE", 0)  # or the matrix would be read once and for all
+    monkeypatch.setattr(registry, "MEDIUM_WORK", 0)  # or the matrix would be read once and for all
     gone = []
 
     def once(good: np.ndarray) -> np.ndarray:
@@ -369,19 +369,19 @@ def test_an_exception_while_the_noise_is_learned_is_told(monkeypatch: pytest.Mon
         return give_up(good) if len(gone) == 1 else good
 
     with pytest.warns(cofem.ConvergenceWarning, match="the noise could not be learned"):
-        post = cofem.fit(Moody(forward=once, after=300), DATA, method="cofem", rng=0)
+        post = cofem.fit(Moody(forward=once, after=100), DATA, method="cofem", rng=0)
     assert post.status.code is cofem.StatusCode.FAILED
     assert "ConnectionError: the detector is gone" in post.status.message
     assert not any("the noise was learned" in note for note in post.status.notes)
     with pytest.raises(ConnectionError):  # for good, so that there is no fit either
-        cofem.fit(Moody(forward=give_up, after=300), DATA, method="cofem", rng=0)
+        cofem.fit(Moody(forward=give_up, after=100), DATA, method="cofem", rng=0)
 
 
 @pytest.mark.parametrize("noise_std", [0.1, "learn"])
 def test_a_timeout_of_the_caller_gets_through_at_once(
     noise_std: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "EXACT_SIDE", 0)
+    monkeypatch.setattr(registry, "MEDIUM_WORK", 0)
 
     def late(good: np.ndarray) -> np.ndarray:
         raise TimeoutError("the caller's patience")

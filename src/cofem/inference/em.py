@@ -62,7 +62,7 @@ class EM(ExpectationMaximisation):
         phi, beta = problem.phi.matrix, 1 / problem.noise_var
         alpha = alpha.astype(np.float64)
         matrix = beta * gram
-        matrix[np.diag_indices_from(matrix)] += alpha
+        matrix.flat[:: matrix.shape[0] + 1] += alpha
         factor = safe_cholesky(matrix)
         y = data_columns(problem)
         mean = linalg.cho_solve((factor, True), beta * product(phi, y, adjoint=True), check_finite=False)

@@ -13,7 +13,7 @@ from cofem.inference.base import Info, Method, State
 from cofem.inference.noise.rules import NoiseRule, least_noise
 from cofem.inference.problem import Problem
 from cofem.inference.record import FitInterrupted, Outcome, Record, Snapshot
-from cofem.inference.stopping import Judgement, judge, judge_first, noise_settled
+from cofem.inference.stopping import FAR_RISE, Judgement, NoiseChange, judge, judge_first
 from cofem.status import Status, StatusCode
 
 logger = logging.getLogger("cofem")
@@ -50,6 +50,11 @@ class Stage(NamedTuple):
         Makes figures of where the stage ended, which the outcome and the checkpoint hold.
     begun : bool
         Whether `alpha_init` is where the fit ended that this one starts from; see `Problem.first`.
+    warm : bool
+        Whether `alpha_init` comes from fits to parts of the data. A fit that was misled begins again from the
+        usual start, since these may have been, too.
+    rough : bool
+        Whether nothing but the noise is wanted: the run ends once that has settled.
     """
 
     name: str
@@ -61,6 +66,8 @@ class Stage(NamedTuple):
     kept: bool = False
     judge: Judge | None = None
     begun: bool = False
+    warm: bool = False
+    rough: bool = False
 
 
 class Watch(Protocol):
@@ -107,13 +114,14 @@ def run(
                 break
             record, status = _note(step, method, stage, watch, record)
             problem = step.next_problem
-        if status.code is not StatusCode.FAILED:
+        if status.code is not StatusCode.FAILED and not stage.rough:
             record, status = _finish(problem, method, record, status, watch.rng)
     except KeyboardInterrupt as interrupt:
         outcome = None
         if record is not None:
             stopped = Status(StatusCode.STOPPED, f"interrupted after step {record.iteration}")
-            outcome = Outcome.of(problem.with_noise(record.noise_var), record, stopped)
+            shown, state = problem.with_noise(record.noise_var).shown(record.state)
+            outcome = Outcome.of(shown, replace(record, state=state), stopped)
         raise FitInterrupted(str(interrupt) or "the fit was interrupted", outcome) from interrupt
     outcome = Outcome.of(problem, record, status)
     logger.info("%s: %s", method.name, outcome.status)
@@ -147,7 +155,7 @@ def _first_step(problem: Problem, method: Method, stage: Stage, rng: np.random.G
         ) from error
     if info.end is StatusCode.FAILED or not _is_finite(state):
         raise FloatingPointError("Phi gave values that are not finite in the first step; check it")
-    return _with_noise(problem, state, judge_first(problem, method, state, stage.tol), stage.noise, info)
+    return _with_noise(problem, state, judge_first(problem, method, state, stage.tol), stage, info)
 
 
 def _next_step(
@@ -158,7 +166,8 @@ def _next_step(
     restarts = method.restarts(old)
     try:
         if restarts:
-            new, info = method.restart(problem, problem.start(stage.alpha_init), old, rng)
+            again = None if stage.warm else stage.alpha_init
+            new, info = method.restart(problem, problem.start(again), old, rng)
         else:
             new, info = method.step(problem, old, rng)
         if info.end is not StatusCode.FAILED and not _is_finite(new):
@@ -167,9 +176,9 @@ def _next_step(
             if restarts:
                 judgement = judge_first(problem, method, new, stage.tol)
             else:
-                judgement = judge(problem, method, (old, new), stage.tol, record.before)
-            step = _with_noise(problem, new, judgement, stage.noise, info)
-            return _confirmed(step, method, rng) if step.judgement.settled else step
+                judgement = judge(problem, method, (old, new), stage.tol, record.before, stage.rough)
+            step = _with_noise(problem, new, judgement, stage, info)
+            return _confirmed(step, method, rng) if step.judgement.settled and not stage.rough else step
     except TimeoutError:  # the caller's own, as from a signal
         raise
     except Exception as error:
@@ -187,19 +196,20 @@ def _confirmed(step: _Step, method: Method, rng: np.random.Generator) -> _Step:
     return step._replace(info=info, state=state, judgement=judgement, next_state=state)
 
 
-def _with_noise(
-    problem: Problem, state: State, judgement: Judgement, noise: NoiseRule | None, info: Info
-) -> _Step:
+def _with_noise(problem: Problem, state: State, judgement: Judgement, stage: Stage, info: Info) -> _Step:
     """Set the noise for the next step; steps before a large change are no ground to extrapolate from."""
-    if noise is None:
+    if stage.noise is None:
         return _Step(info, problem, state, judgement, problem, state)
-    noise_var = max(noise(problem, state, judgement.settled), least_noise(problem))
+    noise_var = max(stage.noise(problem, state, judgement.settled), least_noise(problem))
     if not np.isfinite(noise_var / problem.noise_var):
         return _Step(info, problem, state, judgement, problem, state)
-    near = noise_settled(noise_var, problem.noise_var)
-    if judgement.settled and not near:
+    change, settled = NoiseChange(noise_var / problem.noise_var, stage.rough), judgement.settled
+    if settled and not change.settled:
         judgement = judgement._replace(unmet="the noise still changes")
-    following = state if near else replace(state, previous_alpha=None)
+    if settled and change.rises_far and not judgement.firm:
+        change = NoiseChange(FAR_RISE, stage.rough)
+        noise_var = FAR_RISE * problem.noise_var
+    following = state if change.steady else replace(state, previous_alpha=None)
     return _Step(info, problem, state, judgement, problem.with_noise(noise_var), following)
 
 
@@ -217,8 +227,7 @@ def _note(
         step.problem.phi.applications,
         judgement.change,
         stage.title,
-        step.problem,
-        step.state,
+        *step.problem.shown(step.state),
     )
     rows.append(snapshot.row(info))
     if logger.isEnabledFor(logging.DEBUG):

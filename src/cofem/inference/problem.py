@@ -143,6 +143,10 @@ class Problem:
         """Return the problem with another noise variance."""
         return replace(self, noise_var=noise_var)
 
+    def shown(self, state: Any) -> tuple[Problem, Any]:
+        """Return the problem and the state that callbacks see."""
+        return self, state
+
     def normalised(self) -> Problem:
         """Return the problem with columns of a common norm, if theirs are apart.
 

@@ -61,7 +61,7 @@ class Runner:
         ended = outcome.status.code in (StatusCode.STOPPED, StatusCode.FAILED)
         if one_step or ended or not problem.nonnegative:
             return outcome
-        again = problem.with_constraint(outcome.state.mean)
+        again = outcome.problem.with_constraint(outcome.state.mean)
         if again is None:
             return outcome
         return self._run_once(again, method, stage._replace(name=f"{stage.name}/constraint"), one_step)

@@ -13,6 +13,7 @@ A fit may stop when all of these hold:
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -29,8 +30,15 @@ PRIOR_CHANGE = 0.1
 SPREAD = 1.0
 #: Its relative change in a step at which it counts as settled where it is.
 SPREAD_CHANGE = 0.03
-#: Relative change of the noise variance in a step below which it counts as settled.
-NOISE_SETTLED = 0.02
+#: Relative change of the noise variance in a step below which it counts as settled; and where nothing else
+#: is wanted.
+NOISE_SETTLED, NOISE_ROUGHLY_SETTLED = 0.02, 0.05
+#: Change of the mean, in units of the noise and relative to itself, at which the noise is looked at where
+#: nothing else is wanted: an error of a tenth of the noise in the mean changes what is held out by 1 %.
+ROUGH_SHARE, ROUGH_MOST = 0.1, 0.03
+#: Most that the noise variance rises in a step unless the mean has settled by the method's own rule: a fit
+#: that has not found the signal yet takes it for noise. And the fall in a step that may be extrapolated.
+FAR_RISE, SLOW_FALL = 1.3, 0.5
 
 
 class Judgement(NamedTuple):
@@ -46,12 +54,15 @@ class Judgement(NamedTuple):
         Change that must be small as well for the next step to end the run.
     unmet : str
         Which condition of the stop rule is not met, in words; "" if all are.
+    firm : bool
+        Whether the mean has settled by the method's own rule, where less is enough to look at the noise.
     """
 
     change: float
     limit: float
     before: float = 0.0
     unmet: str = "only one step was taken"
+    firm: bool = True
 
     @property
     def settled(self) -> bool:
@@ -66,7 +77,12 @@ def judge_first(problem: Problem, method: Method, state: State, tol: float | Non
 
 
 def judge(
-    problem: Problem, method: Method, states: tuple[State, State], tol: float | None, before: float
+    problem: Problem,
+    method: Method,
+    states: tuple[State, State],
+    tol: float | None,
+    before: float,
+    rough: bool = False,
 ) -> Judgement:
     """Judge a step by the stop rule.
 
@@ -80,17 +96,18 @@ def judge(
         The user's tolerance.
     before : float
         `Judgement.before` of the step before.
+    rough : bool
+        Whether nothing but the noise is wanted: the mean alone counts, and may still change a little.
     """
     old, new = states
     size, change = change_of_mean(problem, new, old)
     limit = method.tolerance(problem, new, size) if tol is None else tol
     paired = old.previous_alpha is not None or new.previous_alpha is not None
-    return Judgement(
-        change,
-        limit,
-        change if paired else 0.0,
-        _unmet(problem, method, states, tol, (change, before, limit)),
-    )
+    following = change if paired else 0.0
+    if rough:
+        firm, limit = max(change, before) <= limit, max(limit, rough_limit(problem, size))
+        return Judgement(change, limit, following, _mean_unmet(change, before, limit), firm)
+    return Judgement(change, limit, following, _unmet(problem, method, states, tol, (change, before, limit)))
 
 
 def _unmet(
@@ -102,8 +119,9 @@ def _unmet(
 ) -> str:
     """Say which condition is not met; the changes are the last one, the one before and the limit."""
     (old, new), (change, before, limit) = states, changes
-    if max(change, before) > limit:
-        return f"the mean still changed by {max(change, before):.2g} in a step (tol={limit:.2g})"
+    moves = _mean_unmet(change, before, limit)
+    if moves:
+        return moves
     allowed = max(100 * limit, PRIOR_CHANGE)
     moved = change_of_prior(new, old, problem.prior_weights)
     if moved > allowed:
@@ -111,6 +129,17 @@ def _unmet(
     if tol is None and method.noise_tol > 0 and not spread_settled(problem, new, old):
         return "the variance of predictions is above the noise and still falls"
     return ""
+
+
+def _mean_unmet(change: float, before: float, limit: float) -> str:
+    largest = max(change, before)
+    return f"the mean still changed by {largest:.2g} in a step (tol={limit:.2g})" if largest > limit else ""
+
+
+def rough_limit(problem: Problem, size: float) -> float:
+    """Return the relative change of the mean at which the noise may be looked at; `size` is its norm."""
+    noise = (math.prod(problem.y.shape) * problem.noise_var) ** 0.5
+    return min(ROUGH_SHARE * noise / size, ROUGH_MOST) if size > 0 else 0.0
 
 
 def change_of_mean(problem: Problem, new: State, old: State) -> tuple[float, float]:
@@ -144,9 +173,39 @@ def spread_settled(problem: Problem, new: State, old: State) -> bool:
     return small or abs(before - spread) <= SPREAD_CHANGE * spread
 
 
-def noise_settled(noise_var: float, before: float) -> bool:
-    """Tell whether the noise changed so little that the steps before are still worth extrapolating from."""
-    return abs(np.log(noise_var / before)) < NOISE_SETTLED
+class NoiseChange(NamedTuple):
+    """What a change of the noise means for the steps that follow.
+
+    Attributes
+    ----------
+    ratio : float
+        The noise variance over that of the step before.
+    rough : bool
+        Whether nothing but the noise is wanted.
+
+    Examples
+    --------
+    >>> NoiseChange(1.03, rough=False).settled, NoiseChange(1.03, rough=True).settled
+    (False, True)
+    """
+
+    ratio: float
+    rough: bool
+
+    @property
+    def settled(self) -> bool:
+        """Whether the noise has settled."""
+        return abs(math.log(self.ratio)) < (NOISE_ROUGHLY_SETTLED if self.rough else NOISE_SETTLED)
+
+    @property
+    def steady(self) -> bool:
+        """Whether steps before and after it may be extrapolated from: it is small, or one that goes on."""
+        return self.settled or (self.rough and SLOW_FALL < self.ratio <= FAR_RISE)
+
+    @property
+    def rises_far(self) -> bool:
+        """Whether it is a rise that takes several steps unless the mean has settled by the method's rule."""
+        return self.rough and self.ratio > FAR_RISE
 
 
 def _norm(x: Array, weights: Array) -> float:

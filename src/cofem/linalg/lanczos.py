@@ -20,6 +20,9 @@ FIRST_LOOK, LOOK_AGAIN = 8, 1.3
 #: may be off, and each of them. Gaussian, sparse and sign matrices of 768 x 3072 had 0.01 to 0.03 and 0.07 at
 #: most, neighbours correlated by 0.3 or one column in ten nearly twice 0.08 to 0.11.
 LOOK, LAW_MEAN, LAW_EACH = 6, 0.05, 0.2
+#: The same of small matrices, over the square root of their rows (20 Gaussian ones each of 51 x 256 to 205 x
+#: 1024: 0.74 and 3.1 at most; neighbours correlated by 0.5: from 1.4 on, 2.4 and 4.8 on average).
+SMALL_LAW_MEAN, SMALL_LAW_EACH = 0.8, 3.1
 #: What is left of a start after a step, relative to A, that is rounding.
 NOTHING_LEFT = 1e-12
 
@@ -76,7 +79,7 @@ def spectral_density(
     >>> np.round(nodes, 6).tolist(), np.round(weights, 6).tolist()
     ([2.0], [1.0])
     """
-    law = None if gaussian is None else GaussianLaw(gaussian, steps)
+    law = None if gaussian is None else GaussianLaw(gaussian, steps, size / gaussian)
     rules = quadratures(apply, like, size, steps=steps, vectors=vectors, rng=rng, law=law)
     if not rules and law is not None:
         return SpectralDensity(*law.quadrature(), gaussian=True)
@@ -222,6 +225,8 @@ class GaussianLaw(NamedTuple):
         The number q.
     steps : int
         Nodes of its quadrature.
+    rows : float
+        Rows of M: small matrices differ from the law by chance.
 
     Examples
     --------
@@ -234,13 +239,16 @@ class GaussianLaw(NamedTuple):
 
     columns_per_row: float
     steps: int
+    rows: float = math.inf
 
     def fits(self, diagonal: list[np.ndarray], beside: list[np.ndarray]) -> bool:
         """Tell whether the entries of a few steps, for each start, are those of the law but for chance."""
         q = self.columns_per_row
         ratios = np.concatenate([np.array(diagonal)[1:] / (1 + q), np.array(beside) / q**0.5])
         means = np.array([np.mean(diagonal[1:]) / (1 + q), np.mean(beside) / q**0.5])
-        return bool(np.abs(means - 1).max() < LAW_MEAN and np.abs(ratios - 1).max() < LAW_EACH)
+        chance = self.rows**-0.5
+        mean, each = max(LAW_MEAN, SMALL_LAW_MEAN * chance), max(LAW_EACH, SMALL_LAW_EACH * chance)
+        return bool(np.abs(means - 1).max() < mean and np.abs(ratios - 1).max() < each)
 
     def quadrature(self) -> tuple[np.ndarray, np.ndarray]:
         """Return nodes and weights."""

@@ -38,8 +38,11 @@ from cofem.linalg.direct import DirectSystem, is_small
 from cofem.operators import Operator
 
 #: Part of the held-out error that the posterior's spread may explain. While coefficients are still on their
-#: way to zero their variances are far too large, and would explain all of it.
-MOST_SPREAD = 0.3
+#: way to zero their variances are far too large, and would explain all of it. And where a fit ends as soon as
+#: the noise has settled, with larger ones.
+MOST_SPREAD, MOST_SPREAD_EARLY = 0.3, 0.25
+#: Rise of the noise variance in a step, where it may rise before the fit has settled.
+FASTEST_RISE = 2.0
 #: Held-out data from which on their median says something, the median of the square of a normal number (real,
 #: complex) of variance 1, and the ratio of what the median says to the mean below which a few are far off. Of
 #: normal errors that are real, the ratio is below in 4.9 % of draws of 20, 1.6 % of 40, 0.06 % of 100.
@@ -86,12 +89,18 @@ class FromHeldOut:
         Whether columns act on few data each, so that the error of most data counts. Elsewhere errors that
         are far off are what the model cannot explain, and count as noise: for the photograph of the demo
         the median says 0.015, and the fit follows it from 25.1 to 24.1 dB.
+    most_spread : float
+        Part of the error that the posterior's spread may explain.
+    follows : bool
+        Whether the noise may rise before the fit has settled.
     """
 
     phi: Operator
     y: Array
     column_energy: Array
     local: bool = False
+    most_spread: float = MOST_SPREAD
+    follows: bool = False
 
     def __call__(self, problem: Problem, state: State, settled: bool) -> float:
         """Return the noise variance for the next step."""
@@ -101,10 +110,12 @@ class FromHeldOut:
             # alike; those of the Gaussian before do not.
             error = min(error, self._error(state.mean))
         spread = self._spread(problem, state, settled)
-        found = error - min(spread, MOST_SPREAD * error)
+        found = error - min(spread, self.most_spread * error)
         # Predictions that are worse than none say nothing about the noise.
         found = min(found, average(squared_modulus(self.y)))
         # A fit that has not found the signal yet takes it for noise, and would then never find it.
+        if self.follows:
+            return min(found, FASTEST_RISE * problem.noise_var)
         return found if settled else min(found, problem.noise_var)
 
     def _spread(self, problem: Problem, state: State, settled: bool) -> float:
@@ -136,7 +147,7 @@ class FromHeldOut:
         spread = spread_of(self.phi, state.variance)
         squares = self.squares(problem, state)
         # As much of it as counts for the noise.
-        least = MOST_SPREAD * float(np.mean(squares)) / max(float(np.mean(spread)), 1e-300)
+        least = self.most_spread * float(np.mean(squares)) / max(float(np.mean(spread)), 1e-300)
         return {"squares": squares, "spread": min(1.0, least) * spread}
 
     def judge_exactly(self, problem: Problem, state: State) -> dict[str, np.ndarray]:

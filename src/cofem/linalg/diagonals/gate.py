@@ -110,6 +110,8 @@ class Gate(DiagonalEstimator):
         Used on large dictionaries when every fast estimator has failed; on medium ones it is `exact`.
     tolerated : float
         Mean squared relative error that is tolerated; more where only `fallback` is left.
+    small : int or None
+        Entries of Phi up to which the exact diagonal is used outright; None for the usual number.
 
     Examples
     --------
@@ -135,13 +137,15 @@ class Gate(DiagonalEstimator):
 
     fallback: DiagonalEstimator = field(default_factory=Corrected)
     tolerated: float = TOLERATED
+    small: int | None = None
 
     name: ClassVar[str] = "auto"
 
     def candidates(self, context: PosteriorContext) -> tuple[DiagonalEstimator, ...]:
         """List the estimators in the order they are tried."""
         n, d = context.phi.shape
-        if n * d <= SMALL_ENTRIES or factorable_bands(context.phi) is not None:
+        small = SMALL_ENTRIES if self.small is None else self.small
+        if n * d <= small or factorable_bands(context.phi) is not None:
             return (Exact(),)
         grouped = () if context.phi.groups is None else (Pooled(probes=2),)
         coupled: tuple[DiagonalEstimator, ...] = (Clusters(),) if has_couplings(context.phi) else ()

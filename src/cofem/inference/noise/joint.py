@@ -1,0 +1,118 @@
+"""Parts of the data that are held out, fitted together: one dictionary with a block for each part.
+
+Where a fit by message passing is mostly Python's own time, or waits for a matrix to come from memory, five
+fits in one take little longer than one. Each block has coefficients and precisions of its own, and the rows
+that its part leaves; products with all blocks are one batched product with Phi.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cofem._arrays import average, in_precision, squared_modulus
+from cofem.inference.base import Method, State
+from cofem.inference.covariance_free import CoFEM
+from cofem.inference.noise.rules import FromHeldOut
+from cofem.inference.problem import Problem
+from cofem.inference.registry import is_incoherent
+from cofem.linalg.diagonals.gate import Gate
+from cofem.operators.dictionary import Dictionary
+from cofem.operators.row_parts import RowParts
+
+#: Data from which on it is faster: exact steps of fewer take less than the Python of message passing.
+ENOUGH_ROWS = 48
+
+
+@dataclass(frozen=True, eq=False)
+class JointProblem(Problem):
+    """The data without each of several parts, side by side.
+
+    Attributes
+    ----------
+    block : Problem or None
+        The first of them by itself, which callbacks are shown.
+    """
+
+    block: Problem | None = None
+
+    def shown(self, state: State) -> tuple[Problem, State]:
+        """Return the first block."""
+        assert self.block is not None
+        place = slice(0, self.block.n_columns)
+        state = State(state.alpha[place], state.mean[place], state.variance[place])
+        return self.block.with_noise(self.noise_var), state
+
+
+@dataclass(frozen=True, eq=False)
+class FromParts(FromHeldOut):
+    """The median of what the parts say, each by the rule of `FromHeldOut`.
+
+    Parameters
+    ----------
+    sizes : tuple of int
+        How many data each part holds out; they follow each other in `y`.
+    """
+
+    sizes: tuple[int, ...] = ()
+
+    def __call__(self, problem: Problem, state: State, settled: bool) -> float:
+        """Return the noise variance for the next step."""
+        starts = np.cumsum([0, *self.sizes[:-1]])
+        errors = squared_modulus(self.y - self.phi.forward(state.mean))
+        error = np.add.reduceat(errors, starts) / self.sizes
+        energies = (state.variance * self.column_energy).reshape(len(self.sizes), -1)
+        spread = np.sum(energies, axis=1) / self.sizes
+        found = float(np.median(error - np.minimum(spread, self.most_spread * error)))
+        found = min(found, average(squared_modulus(self.y)))
+        return found if settled else min(found, problem.noise_var)
+
+
+def joint_method(problem: Problem, parts: Sequence[np.ndarray]) -> Method | None:
+    """Return the method that fits all parts together; None where they are better fitted one by one."""
+    plain = isinstance(problem.y, np.ndarray) and problem.y.ndim == 1
+    plain = plain and problem.prior.is_independent and not (problem.nonnegative or problem.in_analysis)
+    if len(parts) < 2 or problem.n_rows < ENOUGH_ROWS or not plain or not is_incoherent(problem):
+        return None
+    return CoFEM(diagonal=Gate(small=0))
+
+
+def split_jointly(
+    problem: Problem, parts: Sequence[np.ndarray], noise_var: float
+) -> tuple[JointProblem, FromParts]:
+    """Return the problem without each of the parts, and the rule that judges by all of them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cofem.operators import Dense
+    >>> problem = Problem(Dictionary(Dense(np.eye(4)), like=np.zeros(1)), np.arange(4.0), 1.0)
+    >>> joint, rule = split_jointly(problem, [np.array([0]), np.array([3])], 0.5)
+    >>> joint.phi.shape, joint.y.tolist(), rule.y.tolist()
+    ((6, 8), [1.0, 2.0, 3.0, 0.0, 1.0, 2.0], [0.0, 3.0])
+    """
+    phi, operator = problem.phi, problem.phi.operator
+    kept = [np.setdiff1d(np.arange(problem.n_rows), rows) for rows in parts]
+    blocks = [phi.take_rows(rows) for rows in kept]
+    joint = Dictionary(
+        RowParts(operator, kept),
+        phi.like,
+        norms=np.concatenate([block.norms for block in blocks]),
+        counter=phi.counter,
+    )
+    columns = problem.units.columns
+    units = problem.units if columns is None else replace(problem.units, columns=np.tile(columns, len(parts)))
+    block = replace(problem, phi=blocks[0], y=problem.y[kept[0]], noise_var=noise_var)
+    y = problem.y[np.concatenate(kept)]
+    seen = JointProblem(joint, y, noise_var, units, problem.prior, block=block)
+    held_out = RowParts(operator, parts)
+    energy = np.concatenate([part.column_norms() for part in held_out.parts]) ** 2
+    rule = FromParts(
+        held_out,
+        problem.y[np.concatenate(parts)],
+        in_precision(energy, problem.real_dtype.name),
+        sizes=tuple(rows.size for rows in parts),
+    )
+    return seen, rule

@@ -1,0 +1,198 @@
+"""Learning the noise: parts that end with it or are fitted together, and a fit that starts from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cofem
+from cofem.inference.base import Info, State
+from cofem.inference.irls import IRLS
+from cofem.inference.loop import Stage, run
+from cofem.inference.noise.joint import joint_method, split_jointly
+from cofem.inference.problem import Problem
+from cofem.inference.registry import choose_method
+from cofem.inference.stopping import FAR_RISE
+from cofem.operators import DCT, Dense, Mask, block_diag
+from cofem.operators.dictionary import Dictionary
+from cofem.operators.row_parts import RowParts
+
+PARTS = [np.array([0, 3, 4]), np.array([2]), np.array([1, 3])]
+
+
+def operators() -> list[Any]:
+    rng = np.random.default_rng(0)
+    matrix = rng.standard_normal((5, 7))
+    return [Dense(matrix), Dense(matrix + 1j), Mask([1, 2, 4, 5, 6], 7) @ DCT(7).T]
+
+
+@pytest.mark.parametrize("operator", operators(), ids=["real", "complex", "DCT"])
+def test_row_parts_are_a_block_diagonal(operator: Any) -> None:
+    parts, blocks = RowParts(operator, PARTS), block_diag([operator.take_rows(rows) for rows in PARTS])
+    rng = np.random.default_rng(1)
+    x, y = rng.standard_normal((2, 21)), rng.standard_normal((2, 6))
+    assert np.allclose(parts @ x[0], blocks @ x[0])
+    assert np.allclose(parts.forward(x), blocks.forward(x))
+    assert np.allclose(parts.adjoint(y), blocks.adjoint(y))
+    assert np.allclose(parts.gram(x), blocks.gram(x))
+    assert parts.facts.row_gram == blocks.facts.row_gram
+
+
+def incoherent(seed: int = 0, n: int = 80, d: int = 160) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    Phi = rng.standard_normal((n, d))
+    z = np.zeros(d)
+    z[rng.choice(d, 6, replace=False)] = rng.choice([-1.0, 1.0], 6)
+    return Phi, Phi @ z + 0.05 * rng.standard_normal(n), z
+
+
+def problem_of(Phi: np.ndarray, y: np.ndarray) -> Problem:
+    return Problem(Dictionary(Dense(Phi), like=np.zeros(1)), y, 1.0)
+
+
+def test_noise_is_the_median_of_what_parts_say() -> None:
+    Phi, y, z = incoherent()
+    joint, rule = split_jointly(problem_of(Phi, y), PARTS, 0.5)
+    means = np.concatenate([z, 0 * z, z])
+    state = State(np.ones(480), means, np.zeros(480))
+    errors = [np.mean((y - Phi @ mean)[rows] ** 2) for rows, mean in zip(PARTS, (z, 0 * z, z), strict=True)]
+    assert rule(joint, state, True) == pytest.approx(np.median(errors))
+    assert rule(joint.with_noise(1e-9), state, False) == 1e-9  # it rises only when the fit has settled
+    spread = State(np.ones(480), means, np.full(480, 1e6))
+    assert rule(joint, spread, True) == pytest.approx((1 - rule.most_spread) * np.median(errors))
+
+
+def test_parts_are_fitted_together_where_message_passing_works() -> None:
+    Phi, y, _ = incoherent(n=200, d=400)
+    parts = [np.arange(5), np.arange(5, 10)]
+    assert joint_method(problem_of(Phi, y), parts) is not None
+    assert joint_method(problem_of(Phi, y), parts[:1]) is None
+    alike = np.cumsum(Phi, axis=1)
+    assert joint_method(problem_of(alike, y), parts) is None
+    assert joint_method(problem_of(Phi, np.stack([y, y])), parts) is None
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_callbacks_see_one_of_the_fits(seed: int) -> None:
+    Phi, y, z = incoherent(seed, n=200, d=400)
+    stages: list[str] = []
+    shapes = set()
+
+    def look(snapshot: Any) -> None:
+        stages.append(snapshot.stage)
+        shapes.add((snapshot.mean.shape, snapshot.variance.shape, snapshot.alpha.shape))
+
+    post = cofem.fit(Phi, y, rng=seed, callback=look)
+    assert dict.fromkeys(stages) == {"noise": None, "fit": None}
+    assert shapes == {((400,), (400,), (400,))}
+    assert 1 / 1.5 < post.noise_std / 0.05 < 1.5
+    assert "100 data held out, 5 parts in turn" in str(post.status)
+    assert np.linalg.norm(post.mean - z) < 0.05 * np.linalg.norm(z)
+
+
+def test_interrupt_while_parts_are_fitted_together() -> None:
+    Phi, y, _ = incoherent(n=200, d=400)
+
+    def interrupt(snapshot: Any) -> None:
+        if snapshot.iteration == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(cofem.FitInterrupted) as caught:
+        cofem.fit(Phi, y, rng=0, callback=interrupt)
+    post = caught.value.posterior
+    assert post.mean.shape == (400,)
+    assert "a fit to 180 of the 200 data" in str(post.status)
+
+
+def test_resumed_among_joint_parts(tmp_path: Path) -> None:
+    Phi, y, _ = incoherent(n=200, d=400)
+    whole = cofem.fit(Phi, y, rng=0)
+    path = tmp_path / "fit.npz"
+    for stage, step in (("noise", 4), ("fit", 2)):
+
+        def interrupt(snapshot: Any, stage: str = stage, step: int = step) -> None:
+            if (snapshot.stage, snapshot.iteration) == (stage, step):
+                raise KeyboardInterrupt
+
+        with pytest.raises(cofem.FitInterrupted):
+            cofem.fit(Phi, y, rng=0, callback=interrupt, checkpoint=path, resume=path)
+    post = cofem.fit(Phi, y, rng=0, resume=path)
+    assert np.array_equal(post.mean, whole.mean)
+    assert post.noise_std == whole.noise_std
+
+
+@dataclass(frozen=True)
+class Misled(IRLS):
+    """Exact steps whose first one turns out to be wrong."""
+
+    def restarts(self, state: State) -> bool:
+        return state.carry is None
+
+    def restart(
+        self, problem: Problem, alpha: Any, state: State, rng: np.random.Generator
+    ) -> tuple[State, Info]:
+        started.append(alpha)
+        new, info = self.init(problem, alpha, rng)
+        return State(new.alpha, new.mean, new.variance, carry="again"), info
+
+    def expectation(self, problem: Problem, alpha: Any, state: State, rng: np.random.Generator) -> Any:
+        moments = super().expectation(problem, alpha, state, rng)
+        return type(moments)(moments.mean, moments.variance, "again", moments.info)
+
+
+started: list[Any] = []
+
+
+class Quiet:
+    """Nobody looks on."""
+
+    rng = np.random.default_rng(0)
+    elapsed = 0.0
+
+    def stops(self, snapshot: Any) -> bool:
+        return False
+
+    def keep(self, record: Any) -> None:
+        return
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_fit_that_was_misled_forgets_where_parts_led(warm: bool) -> None:
+    Phi, y, _ = incoherent()
+    problem = problem_of(Phi, y).with_noise(0.05**2)
+    start = np.geomspace(1, 100, 160)
+    started.clear()
+    run(problem, Misled(), Stage("0/fit", "fit", start, 5, warm=warm), Quiet())
+    (alpha,) = started
+    assert np.allclose(alpha, problem.usual_start() if warm else start)
+
+
+@pytest.mark.parametrize("rough", [True, False])
+def test_noise_rises_slowly_unless_the_mean_has_settled(rough: bool) -> None:
+    Phi, y, _ = incoherent()
+
+    def ten_times(problem: Problem, state: State, settled: bool) -> float:
+        return 10 * problem.noise_var if settled else problem.noise_var
+
+    start = problem_of(Phi, y).with_noise(0.02**2)
+    stage = Stage("0/noise", "noise", None, 100, noise=ten_times, rough=rough)
+    outcome = run(start, IRLS(accelerate=True), stage, Quiet())
+    noise = np.array([*outcome.history["noise_std"], outcome.problem.noise_var**0.5]) ** 2
+    rises = noise[1:] / noise[:-1]
+    first = rises[rises > 1][0]
+    assert first == pytest.approx(FAR_RISE if rough else 10)
+
+
+def test_exact_methods_by_the_cost_of_a_step() -> None:
+    rng = np.random.default_rng(0)
+    chosen = {
+        (n, d): choose_method(problem_of(rng.standard_normal((n, d)), np.ones(n)))[0].name
+        for n, d in ((60, 200), (400, 150), (250, 1000), (20, 2000))
+    }
+    assert chosen == {(60, 200): "irls", (400, 150): "em", (250, 1000): "cofem", (20, 2000): "irls"}
+    alike = np.cumsum(rng.standard_normal((250, 1000)), axis=1)
+    assert choose_method(problem_of(alike, np.ones(250)))[0].name == "irls"
