@@ -163,6 +163,9 @@ class Stencils(Operator):
         places = np.arange(self.shape[1]).reshape(self.signal_shape)
         return np.concatenate([places[box.places].ravel() for box in self._row_boxes()])
 
+    def _row_parts(self) -> list[Operator]:
+        return [Stencils(self.signal_shape, [band.stencils], self.boundary) for band in self._bands]
+
     def _row_boxes(self) -> tuple[Box, ...]:
         axes = range(len(self.signal_shape))
         found = []

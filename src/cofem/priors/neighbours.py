@@ -113,7 +113,8 @@ class Neighbours(Prior):
     def precisions(self, second_moment: Array, cap: float) -> Array:
         """M-step."""
         if self._known.boxes is not None:
-            return self._in_boxes(second_moment, self._known.boxes, cap)
+            out = namespace(second_moment).empty_like(second_moment)
+            return self._in_boxes(second_moment, self._known.boxes, cap, out)
         cached, n_bands = self._where
         index = cached.like(second_moment)
         shape = self._known.shape
@@ -126,10 +127,19 @@ class Neighbours(Prior):
             means = self._windows(moments) / self._counts(second_moment)
         return capped_inverse(xp.reshape(means, (-1,))[index], cap)
 
-    def _in_boxes(self, second_moment: Array, boxes: tuple[Box, ...], cap: float) -> Array:
-        """M-step, band by band, for which no more than arrays of the grid are needed."""
+    def precisions_in_place(self, second_moment: Array, cap: float) -> Array:
+        """M-step that overwrites the second moments, where bands are boxes of the grid."""
+        boxes = self._known.boxes
+        if boxes is None:
+            return self.precisions(second_moment, cap)
+        return self._in_boxes(second_moment, boxes, cap, second_moment)
+
+    def _in_boxes(self, second_moment: Array, boxes: tuple[Box, ...], cap: float, out: Array) -> Array:
+        """M-step, band by band, for which no more than arrays of the grid are needed.
+
+        The precisions are written into `out`, which may be the second moments themselves.
+        """
         xp = namespace(second_moment)
-        out = xp.empty_like(second_moment)
         if self.bands == "apart":
             for box in boxes:
                 out[box.start : box.stop] = xp.reshape(

@@ -54,9 +54,7 @@ class Chosen(NamedTuple):
     Attributes
     ----------
     problem : AnalysisProblem
-        The problem in analysis form, with all data and the noise that was found.
-    alpha_init : array of shape (M,) or None
-        Precisions to start from, in the user's units.
+        The problem in analysis form, with all data, the noise that was found and where the fit may start.
     notes : tuple of str
         What was chosen and why.
     stopped : bool
@@ -66,7 +64,6 @@ class Chosen(NamedTuple):
     """
 
     problem: AnalysisProblem
-    alpha_init: Any = None
     notes: tuple[str, ...] = ()
     stopped: bool = False
     fault: str = ""
@@ -185,7 +182,7 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
     found: list[_Judged] = []
     for number, candidate in enumerate(given, 1):
         whole = AnalysisProblem.of(problem, candidate.operator, candidate.prior)
-        judged = _Judged(whole, [], [], [], None)
+        judged = _Judged(whole, [], [], [])
         first = check_analysis_method(plan.method, problem.y).first_noise(whole) * power
         for part, rows in enumerate(parts, 1):
             start = problem.noise_var if known else (judged.noise[-1] if judged.noise else first)
@@ -215,7 +212,7 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
                 rule.log_densities(final, outcome.state, likely) - candidate.n_parameters / problem.n_rows
             )
             judged.density.append(density)
-            judged = judged._replace(alpha=outcome.state.alpha, warm=_warm_start(outcome.state))
+            judged = judged._replace(last=outcome.state)
             if outcome.status.code is StatusCode.STOPPED:
                 return _broken(judged, outcome.problem.noise_var, stopped=True)
             del outcome, final, seen, unseen, rule  # the next one needs the memory
@@ -245,10 +242,8 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
     scale = float(np.exp(np.mean(np.log(chosen.scale))))
     if abs(np.log(scale)) > 0.1:
         notes.append(f"variances are multiplied by {scale:.2g}, as errors at data held out have it")
-    assert chosen.alpha is not None
-    alpha = problem.units.apply(chosen.alpha, -2)
-    ready = replace(chosen.problem.with_noise(noise_var), warm=chosen.warm, scale=scale)
-    return Chosen(ready, alpha, tuple(notes))
+    ready = replace(chosen.problem.with_noise(noise_var), warm=WarmStart(chosen.last), scale=scale)
+    return Chosen(ready, tuple(notes))
 
 
 def _forget_losers(found: list[_Judged]) -> None:
@@ -256,11 +251,7 @@ def _forget_losers(found: list[_Judged]) -> None:
     best = best_of([np.concatenate(judged.density) for judged in found])
     for i, judged in enumerate(found):
         if i != best:
-            found[i] = judged._replace(alpha=None, warm=None)
-
-
-def _warm_start(state: State) -> WarmStart:
-    return WarmStart(state.mean, state.carry.ratios, state.carry.steps)
+            found[i] = judged._replace(last=None)
 
 
 def _with_process(problem: Problem, given: list[Candidate]) -> list[Candidate]:
@@ -312,12 +303,11 @@ class _Judged(NamedTuple):
     noise: list[float]
     scale: list[float]
     density: list[np.ndarray]
-    alpha: Any
-    warm: WarmStart | None = None
+    last: State | None = None
 
 
 def _broken(judged: _Judged, noise_var: float, *, fault: str = "", stopped: bool = False) -> Chosen:
-    return Chosen(judged.problem.with_noise(noise_var), None, (), stopped, fault)
+    return Chosen(judged.problem.with_noise(noise_var), (), stopped, fault)
 
 
 def check_analysis_method(method: Any, y: Array) -> AnalysisEM:

@@ -1,0 +1,138 @@
+"""Second moments of ``B u``, part by part: arrays of M numbers are the largest there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import array_api_compat
+import numpy as np
+
+from cofem._arrays import Array, is_complex, namespace, number_like, squared_modulus
+from cofem._packing import packable
+from cofem.inference.analysis.problem import AnalysisProblem
+from cofem.linalg.analysis import RowPart
+
+#: A variance that is nothing beside any other.
+NOTHING = 1e-30
+#: Rows from which on ratios of variances, which draws leave uncertain by a tenth, are kept in half precision.
+HALF_FROM = 2**22
+
+
+@packable("analysis")
+class Carry(NamedTuple):
+    """What one E-step hands to the next."""
+
+    #: Steps done.
+    steps: int = 0
+    #: Variances of the predictions of data that are held out, shape (H,); None if there are none.
+    predicted: Array | None = None
+    #: How many draws these come from; 0 if they are exact.
+    draws: float = 0.0
+    #: Variances of rows, shape (M,), relative to what they would be if A were its diagonal, averaged over
+    #: steps (or their roots in half precision, see `stored_ratio`); variances themselves without `inverse`.
+    row_ratio: Array | None = None
+    #: The same of places, shape (D,); None if unknown.
+    place_ratio: Array | None = None
+    #: Inverse of the diagonal of A, shape (D,); None if nothing is relative to it.
+    inverse: Array | None = None
+
+
+class Averages(NamedTuple):
+    """How new estimates of ratios are averaged: with earlier ones, and over neighbours."""
+
+    old: Array | None
+    share: float
+    over_neighbours: bool
+
+
+def on_rows(problem: AnalysisProblem, like: Array, part_of: Callable[[RowPart], Array]) -> Array:
+    """Return numbers of all rows, shape (M,), from a function that gives those of a part."""
+    parts = problem.rows.parts
+    if len(parts) == 1:
+        return part_of(parts[0])
+    out = namespace(like).empty(
+        (problem.rows.n_rows,), dtype=like.dtype, device=array_api_compat.device(like)
+    )
+    for part in parts:
+        out[part.rows] = part_of(part)
+    return out
+
+
+def averaged_ratio(problem: AnalysisProblem, variance: Array, inverse: Array, how: Averages) -> Array:
+    """Turn variances of rows, shape (M,), into ratios to those if A were its diagonal, in their memory.
+
+    These change little from step to step, and from place to place.
+    """
+    rows = problem.rows
+    half = isinstance(variance, np.ndarray) and rows.n_rows >= HALF_FROM
+    out = np.empty(variance.shape, np.float16) if half else variance
+    for part in rows.parts:
+        ratio = variance[part.rows]
+        ratio /= _rough(part, inverse)
+        if how.over_neighbours:
+            ratio = rows.pooled(ratio, part)
+        ratio = mixed(ratio, None if how.old is None else stored_ratio(how.old, part, ratio), how.share)
+        out[part.rows] = np.sqrt(ratio, out=ratio) if half else ratio
+    return out
+
+
+def stored_ratio(ratios: Array, part: RowPart, like: Array) -> Array:
+    """Return the ratios of a part, as an array of its own; of what is in half precision, the squares."""
+    found = namespace(like).astype(ratios[part.rows], like.dtype, copy=True)
+    if isinstance(ratios, np.ndarray) and ratios.dtype == np.float16:
+        found *= found
+    return found
+
+
+def row_variances(problem: AnalysisProblem, carry: Carry, like: Array) -> Array:
+    """Return the variances of ``B u``, shape (M,)."""
+    assert carry.row_ratio is not None
+    return on_rows(problem, like, lambda part: _variance(carry, part, like))
+
+
+def row_power(problem: AnalysisProblem, mean: Array, like: Array) -> Array:
+    """Return ``|B mean|^2``, averaged over tasks, shape (M,)."""
+    return on_rows(problem, like, lambda part: _power(part, mean))
+
+
+def second_moments(problem: AnalysisProblem, mean: Array, carry: Carry, like: Array) -> Array:
+    """Return ``E |(B u)_i|^2``, averaged over tasks, shape (M,)."""
+    return on_rows(problem, like, lambda part: _variance(carry, part, like) + _power(part, mean))
+
+
+def mixed(new: Array, old: Array | None, share: float) -> Array:
+    """Return the average of both with these shares; the new one is overwritten."""
+    if old is not None:
+        new -= old
+        new *= share
+        new += old
+    return new
+
+
+def squared(x: Array) -> Array:
+    """Return ``|x|^2``, where real in the memory of x."""
+    if is_complex(x):
+        return squared_modulus(x)
+    x *= x
+    return x
+
+
+def _variance(carry: Carry, part: RowPart, like: Array) -> Array:
+    found = stored_ratio(carry.row_ratio, part, like)
+    if carry.inverse is not None:
+        found *= _rough(part, carry.inverse)
+    return found
+
+
+def _rough(part: RowPart, inverse: Array) -> Array:
+    """Return what variances of rows would be if A were its diagonal; rows of zeros have nearly none."""
+    assert part.squares is not None
+    found = part.squares.forward(inverse)
+    found += number_like(found, NOTHING)
+    return found
+
+
+def _power(part: RowPart, mean: Array) -> Array:
+    power = squared(part.operator.forward(mean))
+    return power if power.ndim == 1 else namespace(power).mean(power, axis=0)
