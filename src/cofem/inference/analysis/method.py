@@ -21,8 +21,10 @@ from cofem.inference.analysis.problem import AnalysisProblem
 from cofem.inference.analysis.row_moments import (
     Averages,
     Carry,
+    VarianceOf,
     averaged_ratio,
     mixed,
+    on_rows,
     row_power,
     row_variances,
     second_moments,
@@ -31,7 +33,7 @@ from cofem.inference.analysis.row_moments import (
 from cofem.inference.base import Info, Method, State
 from cofem.inference.em import as_mean, data_columns
 from cofem.inference.problem import Problem
-from cofem.linalg.analysis import AnalysisSystem
+from cofem.linalg.analysis import AnalysisSystem, RowPart
 from cofem.linalg.analysis.exact import exact_moments
 from cofem.linalg.build import right_hand_sides_at_once
 from cofem.linalg.cg import CGResult
@@ -86,7 +88,8 @@ OF_FEW_SUMS = Pace((3, 6), 1.0, 0.07, False, 1e-3, 10, 16, 14)
 class _Moments(NamedTuple):
     mean: Array
     variance: Array
-    row_variance: Array | None
+    #: Gives the variances of the rows of a part of B.
+    row_variance: VarianceOf
     predicted: Array | None
     info: Info
     draws: float = 0.0
@@ -211,12 +214,13 @@ class AnalysisEM(Method):
         is left changes little from step to step, and from place to place.
         """
         share = max(pace_of(problem).share, 1 / (1 + before.steps))
-        variance, row_ratio, place_ratio = found.variance, found.row_variance, None
+        variance, place_ratio = found.variance, None
         predicted, draws, inverse = found.predicted, found.draws, found.inverse
-        assert row_ratio is not None
         if inverse is not None and problem.rows.has_squares:
-            pools = not problem.prior.averages and _is_local(problem)
-            row_ratio = averaged_ratio(problem, row_ratio, inverse, Averages(before.row_ratio, share, pools))
+            how = Averages(before.row_ratio, share, not problem.prior.averages and _is_local(problem))
+            row_ratio = averaged_ratio(problem, found.row_variance, inverse, how)
+        else:
+            row_ratio = on_rows(problem, alpha, found.row_variance)
         if inverse is not None and _are_alike(problem):
             place_ratio = mixed(variance / inverse, before.place_ratio, share)
             variance = place_ratio * inverse
@@ -334,9 +338,10 @@ class AnalysisEM(Method):
         mean = solved.x
         accounts = [_without_solution(solved)]
         direct = problem.held_out is not None and not _predicts_places(problem)
-        inverse = reciprocal(system.diagonal) if _are_alike(problem) or rows.has_squares else None
+        inverse = reciprocal(system.diagonal()) if _are_alike(problem) or rows.has_squares else None
         alike = _are_alike(problem)
         variance = row_variance = predicted = None
+        kept: list[Array] = []
         draws = self.draws or pace_of(problem).draws[0 if problem.prior.averages else 1]
         for start in range(0, draws, at_once):
             count = min(at_once, draws - start)
@@ -347,16 +352,27 @@ class AnalysisEM(Method):
             # One after the other, to save memory.
             for i in range(count):
                 x = drawn.x[i, :]
-                if with_rows:
+                if with_rows and draws * problem.n_columns > rows.n_rows:
                     row_variance = _added(row_variance, squared(rows.operator.forward(x)))
+                elif with_rows:  # few vectors, smaller than one of M numbers
+                    kept.append(x)
                 if direct:
                     assert problem.held_out is not None
                     predicted = _added(predicted, squared_modulus(problem.held_out.forward(x)))
                 variance = _added(variance, squared_modulus(x if centre is None else x - centre[i, :]))
+            del right, centre, drawn
         assert variance is not None
         variance /= draws
-        if row_variance is not None:
-            row_variance /= draws
+
+        def variance_of(part: RowPart) -> Array:
+            if row_variance is not None:
+                return row_variance[part.rows] / draws
+            total = squared(part.operator.forward(kept[0]))
+            for x in kept[1:]:
+                total += squared(part.operator.forward(x))
+            total /= draws
+            return total
+
         if inverse is not None and alike:
             # The variance of a place given its neighbours is known; its mean given them is drawn (Siden et
             # al. 2018). Of the latter, the size relative to the former is alike from place to place.
@@ -365,7 +381,7 @@ class AnalysisEM(Method):
         if predicted is not None:
             predicted = predicted / draws
         mean = namespace(mean).reshape(mean, (*problem.y.shape[:-1], -1))
-        return _Moments(mean, variance, row_variance, predicted, _account(accounts), draws, inverse)
+        return _Moments(mean, variance, variance_of, predicted, _account(accounts), draws, inverse)
 
 
 def pace_of(problem: AnalysisProblem) -> Pace:
@@ -433,7 +449,7 @@ def _exact(problem: AnalysisProblem, alpha: Array) -> _Moments:
     return _Moments(
         as_mean(found.mean, problem),
         found.variance.astype(real),
-        found.row_variance[: alpha.size].astype(real),
+        lambda part: found.row_variance[part.rows].astype(real),
         predicted,
         Info(),
     )

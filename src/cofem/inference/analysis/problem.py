@@ -142,7 +142,10 @@ class AnalysisProblem(Problem):
     def weights(self) -> Array:
         """What changes of the unknown are weighted by: the same everywhere, also where nothing is seen."""
         energy = self.phi.column_energy
-        return namespace(energy).zeros_like(energy) + self.phi.energy / self.n_columns
+        number = self.phi.energy / self.n_columns
+        if isinstance(energy, np.ndarray):  # without memory
+            return np.broadcast_to(energy.dtype.type(number), energy.shape)
+        return namespace(energy).zeros_like(energy) + number
 
     @property
     def prior_weights(self) -> list[tuple[slice, Array | float]]:

@@ -38,6 +38,10 @@ class Carry(NamedTuple):
     inverse: Array | None = None
 
 
+#: Gives the variances of the rows of a part, as an array that may be overwritten.
+VarianceOf = Callable[[RowPart], Array]
+
+
 class Averages(NamedTuple):
     """How new estimates of ratios are averaged: with earlier ones, and over neighbours."""
 
@@ -59,22 +63,23 @@ def on_rows(problem: AnalysisProblem, like: Array, part_of: Callable[[RowPart], 
     return out
 
 
-def averaged_ratio(problem: AnalysisProblem, variance: Array, inverse: Array, how: Averages) -> Array:
-    """Turn variances of rows, shape (M,), into ratios to those if A were its diagonal, in their memory.
+def averaged_ratio(problem: AnalysisProblem, variance_of: VarianceOf, inverse: Array, how: Averages) -> Array:
+    """Return variances of rows relative to those if A were its diagonal, shape (M,), averaged.
 
     These change little from step to step, and from place to place.
     """
     rows = problem.rows
-    half = isinstance(variance, np.ndarray) and rows.n_rows >= HALF_FROM
-    out = np.empty(variance.shape, np.float16) if half else variance
-    for part in rows.parts:
-        ratio = variance[part.rows]
+    half = isinstance(inverse, np.ndarray) and rows.n_rows >= HALF_FROM
+
+    def ratio_of(part: RowPart) -> Array:
+        ratio = variance_of(part)
         ratio /= _rough(part, inverse)
         if how.over_neighbours:
             ratio = rows.pooled(ratio, part)
         ratio = mixed(ratio, None if how.old is None else stored_ratio(how.old, part, ratio), how.share)
-        out[part.rows] = np.sqrt(ratio, out=ratio) if half else ratio
-    return out
+        return np.sqrt(ratio, out=ratio) if half else ratio
+
+    return on_rows(problem, np.empty(0, np.float16) if half else inverse, ratio_of)
 
 
 def stored_ratio(ratios: Array, part: RowPart, like: Array) -> Array:

@@ -105,10 +105,11 @@ class AnalysisSystem:
         """Whether each datum sees one place, so that ``Phi^H Phi`` is a diagonal."""
         return self.phi.operator.facts.one_per_row
 
-    @cached_property
     def diagonal(self) -> Array:
-        """Diagonal of A, shape (D,)."""
-        return self.rows.diagonal(self.alpha) + self.phi.column_energy / self.noise_var
+        """Return the diagonal of A, shape (D,)."""
+        found = self.rows.diagonal(self.alpha)
+        found += self.phi.column_energy / self.noise_var
+        return found
 
     @property
     def diagonal_is_exact(self) -> bool:
@@ -205,7 +206,7 @@ class AnalysisSystem:
 def _delay(ready: PosteriorPreconditioner) -> int:
     if isinstance(ready, SparseFactor):
         return 0
-    return DELAY if isinstance(ready, WavePreconditioner) and ready.waves is None else WAVES_DELAY
+    return DELAY if isinstance(ready, WavePreconditioner) and ready.grid is None else WAVES_DELAY
 
 
 def _with_what_steps_gain(measure: Measure, noise_var: float, reference: float | None, delay: int) -> Measure:
