@@ -266,7 +266,7 @@ def _judge(
         start = whole.noise_var if known else (judged.noise[-1] if judged.noise else first)
         learned = candidate.noise_var
         seen, unseen, y = whole.split(rows, start if learned is None else learned)
-        rule = FromPredictions(unseen, y)
+        rule = FromPredictions(unseen, y, learned=not known)
         one = stage._replace(name=f"{stage.name}/{part}", alpha_init=plan.alpha_init, kept=True)
         if learned is not None:  # at the precision that was learned with it, which is 1
             one = one._replace(alpha_init=whole.units.apply(1.0, -2), max_iter=1)

@@ -19,6 +19,7 @@ from cofem._arrays import (
 )
 from cofem.inference.analysis.problem import AnalysisProblem
 from cofem.inference.analysis.row_moments import (
+    MANY,
     Averages,
     Carry,
     VarianceOf,
@@ -52,8 +53,6 @@ LONGEST = 30.0
 POOLED_FROM = 16
 #: Draws that the variances of the result come from, where they are pooled over neighbours and where not.
 FINAL_DRAWS, FINAL_DRAWS_ALONE = 8, 32
-#: What variances of places are worth in draws: as many as ever count.
-MANY = 32.0
 
 
 class Pace(NamedTuple):

@@ -17,6 +17,8 @@ from cofem.linalg.analysis import RowPart
 NOTHING = 1e-30
 #: Rows from which on ratios of variances, which draws leave uncertain by a tenth, are kept in half precision.
 HALF_FROM = 2**22
+#: What variances of places are worth in draws: as many as ever count.
+MANY = 32.0
 
 
 @packable("analysis")
