@@ -33,6 +33,8 @@ from cofem.operators.filters import FilterBank
 # Length of a scattered vector from which one assignment per vector beats one for the whole batch, which
 # jumps between the vectors and so out of the cache.
 _LONG_ENOUGH_TO_SCATTER_ALONE = 1024
+# Length of vectors from which on memory counts more than time.
+_LARGE = 2**20
 
 
 class Mask(Operator):
@@ -161,6 +163,10 @@ class Mask(Operator):
     _picked_again = _take_rows
 
     def _gram(self, x: Array) -> Array:
+        if self._unique and isinstance(x, np.ndarray) and self.shape[1] >= _LARGE:
+            out = np.zeros_like(x)  # no array of weights to be kept
+            out[..., self.indices] = x[..., self.indices]
+            return out
         return x * self._multiplicity(precision_of(x)).like(x)
 
     def _spectral_norm(self) -> float:

@@ -231,9 +231,8 @@ class AnalysisEM(Method):
             predicted = mixed(predicted, before.predicted, share)
             # What an average with such weights is worth: the inverse of the sum of their squares.
             draws = 1 / (share**2 / draws + (1 - share) ** 2 / before.draws)
-        if not problem.rows.has_squares:
-            inverse = None
-        carry = Carry(before.steps + 1, predicted, draws, row_ratio, place_ratio, inverse)
+        noise_var = problem.noise_var if inverse is not None and problem.rows.has_squares else None
+        carry = Carry(before.steps + 1, predicted, draws, row_ratio, place_ratio, noise_var)
         return State(alpha, found.mean, variance, carry)
 
     def settled(self, state: State) -> State:
@@ -297,7 +296,7 @@ class AnalysisEM(Method):
                 for some in problem.rows.parts:
                     factors[some.rows] = xp.clip(factors[some.rows], low, high)
                 return factors
-        image = prior.precisions_in_place(second_moments(problem, state.mean, carry, alpha), cap)
+        image = prior.precisions_in_place(second_moments(problem, state), cap)
         bands = problem.rows.freedom_by_bands(alpha) if prior.keeps_bands else None
         if bands is None:
             freedom = xp.maximum(problem.rows.freedom(alpha), number_like(alpha, LEAST_FREEDOM))
@@ -422,8 +421,8 @@ def _factors_of_bands(problem: AnalysisProblem, state: State) -> Array | None:
         total = rows.band_sums(rows.freedom(alpha))
     else:
         total = np.array([number for _, number in bands]) * rows.sizes
-    spread = rows.band_sums(alpha, row_variances(problem, state.carry, alpha))
-    power = rows.band_sums(alpha, row_power(problem, state.mean, alpha))
+    spread = rows.band_sums(alpha, row_variances(problem, state))
+    power = rows.band_sums(alpha, row_power(problem, state))
     determined = np.maximum(total - spread, DETERMINED * total)
     return rows.for_each(np.clip(determined / np.maximum(power, 1e-300), 1 / LONGEST, LONGEST))
 

@@ -8,10 +8,11 @@ from typing import NamedTuple
 import array_api_compat
 import numpy as np
 
-from cofem._arrays import Array, is_complex, namespace, number_like, squared_modulus
+from cofem._arrays import Array, is_complex, namespace, number_like, reciprocal, squared_modulus
 from cofem._packing import packable
 from cofem.inference.analysis.problem import AnalysisProblem
-from cofem.linalg.analysis import RowPart
+from cofem.inference.base import State
+from cofem.linalg.analysis import AnalysisSystem, RowPart
 
 #: A variance that is nothing beside any other.
 NOTHING = 1e-30
@@ -32,12 +33,12 @@ class Carry(NamedTuple):
     #: How many draws these come from; 0 if they are exact.
     draws: float = 0.0
     #: Variances of rows, shape (M,), relative to what they would be if A were its diagonal, averaged over
-    #: steps (or their roots in half precision, see `stored_ratio`); variances themselves without `inverse`.
+    #: steps (or their roots in half precision, see `stored_ratio`); variances themselves without `noise_var`.
     row_ratio: Array | None = None
     #: The same of places, shape (D,); None if unknown.
     place_ratio: Array | None = None
-    #: Inverse of the diagonal of A, shape (D,); None if nothing is relative to it.
-    inverse: Array | None = None
+    #: Noise variance that A had; None if nothing is relative to its diagonal.
+    noise_var: float | None = None
 
 
 #: Gives the variances of the rows of a part, as an array that may be overwritten.
@@ -92,20 +93,20 @@ def stored_ratio(ratios: Array, part: RowPart, like: Array) -> Array:
     return found
 
 
-def row_variances(problem: AnalysisProblem, carry: Carry, like: Array) -> Array:
+def row_variances(problem: AnalysisProblem, state: State) -> Array:
     """Return the variances of ``B u``, shape (M,)."""
-    assert carry.row_ratio is not None
-    return on_rows(problem, like, lambda part: _variance(carry, part, like))
+    return on_rows(problem, state.alpha, _variance_of(problem, state))
 
 
-def row_power(problem: AnalysisProblem, mean: Array, like: Array) -> Array:
+def row_power(problem: AnalysisProblem, state: State) -> Array:
     """Return ``|B mean|^2``, averaged over tasks, shape (M,)."""
-    return on_rows(problem, like, lambda part: _power(part, mean))
+    return on_rows(problem, state.alpha, lambda part: _power(part, state.mean))
 
 
-def second_moments(problem: AnalysisProblem, mean: Array, carry: Carry, like: Array) -> Array:
+def second_moments(problem: AnalysisProblem, state: State) -> Array:
     """Return ``E |(B u)_i|^2``, averaged over tasks, shape (M,)."""
-    return on_rows(problem, like, lambda part: _variance(carry, part, like) + _power(part, mean))
+    variance_of = _variance_of(problem, state)
+    return on_rows(problem, state.alpha, lambda part: variance_of(part) + _power(part, state.mean))
 
 
 def mixed(new: Array, old: Array | None, share: float) -> Array:
@@ -125,11 +126,21 @@ def squared(x: Array) -> Array:
     return x
 
 
-def _variance(carry: Carry, part: RowPart, like: Array) -> Array:
-    found = stored_ratio(carry.row_ratio, part, like)
-    if carry.inverse is not None:
-        found *= _rough(part, carry.inverse)
-    return found
+def _variance_of(problem: AnalysisProblem, state: State) -> VarianceOf:
+    """Return what gives the variances of rows from the ratios that a state carries."""
+    alpha, carry = state.alpha, state.carry
+    inverse = None
+    if carry.noise_var is not None:
+        system = AnalysisSystem(problem.phi, problem.rows, alpha, carry.noise_var)
+        inverse = reciprocal(system.diagonal())
+
+    def variance_of(part: RowPart) -> Array:
+        found = stored_ratio(carry.row_ratio, part, alpha)
+        if inverse is not None:
+            found *= _rough(part, inverse)
+        return found
+
+    return variance_of
 
 
 def _rough(part: RowPart, inverse: Array) -> Array:
