@@ -116,7 +116,7 @@ def _on_grid(shape: tuple[int, ...], phi: Operator, like: tuple[int, ...] | None
         # Predictions of pixels that are blurred say next to nothing about single ones: of six pictures of
         # galaxies the log density differed by 0.003 nats a datum, the error by a tenth, the share of pixels
         # in 95 % intervals by a third.
-        return [Candidate(both, Neighbours(3), words)]
+        return [Candidate(both, Neighbours(3, bands="both"), f"{words} and together")]
     whole = shape if like is None else like
     together = "first and second differences, all of a place together"
     apart = Neighbours(1, bands="together")
