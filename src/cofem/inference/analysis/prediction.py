@@ -79,8 +79,9 @@ class FromPredictions:
         return errors.log_densities(problem.noise_var, scale).ravel()
 
     def _bent(self, errors: Errors, state: State, noise_var: float) -> Errors:
-        # Of few draws, the smallest and the largest are so by chance.
-        return errors.likely_bend(noise_var) if state.carry.draws >= MANY else errors
+        # Of few draws, the smallest and the largest are so by chance; at first all is a guess.
+        known = state.carry.draws >= MANY and state.carry.steps > AT_ONCE
+        return errors.likely_bend(noise_var) if known else errors
 
     def _errors(self, state: State) -> Errors:
         squares = to_numpy(squared_modulus(self.y - self.phi.forward(state.mean))).astype(np.float64)
