@@ -297,8 +297,8 @@ def fit_in_analysis(data: Data, settings: Settings, runner: Runner, task: int = 
     chosen, learned = None, None
     try:
         chosen = choose(synthesis, given, plan, runner)
-        if chosen.alpha_init is not None:
-            plan = plan._replace(alpha_init=chosen.alpha_init)
+        if chosen.problem.warm is not None:
+            plan = plan._replace(alpha_init=None)
         learned = Learned(chosen.problem.noise_var, "", stopped=chosen.stopped, fault=chosen.fault)
         outcome = _run(chosen.problem, plan, runner, learned)
     except FitInterrupted as interrupt:

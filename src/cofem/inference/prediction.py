@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import gammaln, ndtri
@@ -13,13 +13,19 @@ MOST_DRAWS = 8.0
 LEVELS = np.geomspace(1e-4, 1.0, 25)
 FINER = 4
 #: Scales of variances that are tried, and how far from 1 they are expected to be, in logarithms.
-SCALES = np.geomspace(0.5, 2.0, 13)
+SCALES = np.geomspace(0.125**0.5, 2.0, 16)
 #: Turns in which both are found from each other, and factors of the noise variance that are tried in one.
 ROUNDS, NEAR = 4, np.geomspace(0.7, 1.4, 5)
 EXPECTED = 0.4
+#: Exponents by which errors may grow faster than the variances say, how large they are expected to be, and
+#: of how many data they are found.
+BENDS, EXPECTED_BEND, ENOUGH_TO_BEND = (0.0, 0.25, 0.5, 0.75, 1.0), 0.5, 4096
 #: Part of the data that intervals are to hold, and the smallest part of the variance of a prediction that is
 #: the posterior's own, at which data say how large it should be.
 LEVEL, OWN = 0.95, 0.1
+#: Variance of the logarithm of a noise variance that was learned, times the number of data: 2 where these are
+#: noise alone, four times that where the scale of variances is found with it.
+NOISE_UNCERTAIN = 8.0
 #: How much less likely than the best noise a larger one may be, in nats.
 NEARLY = 0.5
 #: Data from which on that holds; of fewer, less: one standard error of a few is half of the noise.
@@ -86,23 +92,64 @@ class Errors:
         fine = np.geomspace(low, high, 2 * FINER + 1)
         return float(fine[last_likely(fine)] ** 2 * power)
 
-    def likely_both(self, noise_var: float) -> float:
-        """Return the scale where both it and the noise are most likely, from a first guess of the noise."""
-        scale = 1.0
-        for _ in range(ROUNDS):
-            scale = self.likely_scale(noise_var)
+    def likely_both(
+        self, noise_var: float, rounds: int = ROUNDS, scales: np.ndarray = SCALES
+    ) -> tuple[float, float]:
+        """Return the scale where both it and the noise are most likely, from a first guess of the noise.
+
+        The second number is the log density there, with what is expected of the scale.
+        """
+        scale, best = 1.0, -np.inf
+        for _ in range(rounds):
+            scale = self.likely_scale(noise_var, scales)
             levels = noise_var * NEAR
             found = [float(np.sum(self.log_densities(level, scale))) for level in levels]
-            noise_var = float(levels[np.argmax(found)])
-        return scale
+            noise_var, best = float(levels[np.argmax(found)]), max(found)
+        return scale, best - 0.5 * (np.log(scale) / EXPECTED) ** 2
 
-    def likely_scale(self, noise_var: float) -> float:
+    def bent(self, exponent: float) -> Errors:
+        """Return the same errors, expected to grow faster than the variances: by ``v^(1 + exponent)``.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> Errors(np.ones(3), np.array([1.0, 2.0, 4.0]), 8.0, of_complex=False).bent(1.0).spread.tolist()
+        [0.5, 2.0, 8.0]
+        """
+        typical = float(np.median(self.spread))
+        if not exponent or typical == 0:
+            return self
+        return replace(self, spread=self.spread * (self.spread / typical) ** exponent)
+
+    def likely_bend(self, noise_var: float) -> Errors:
+        """Return the errors, bent so that they are most likely, from a first guess of the noise.
+
+        In smooth parts of a picture the posterior is wider than its errors, at edges narrower. A noise that
+        is to make up for the former is too small.
+        """
+        every = -(-self.spread.size // ENOUGH_TO_BEND)
+        some = replace(self, squares=self.squares[..., ::every], spread=self.spread[::every])
+        found = [
+            some.bent(exponent).likely_both(noise_var, 2, SCALES[::2])[1]
+            - 0.5 * (exponent / EXPECTED_BEND) ** 2
+            for exponent in BENDS
+        ]
+        return self.bent(BENDS[int(np.argmax(found))])
+
+    def likely_scale(self, noise_var: float, scales: np.ndarray = SCALES) -> float:
         """Return what variances of predictions are to be multiplied by; 1 if data say nothing about it."""
-        found = [float(np.sum(self.log_densities(noise_var, scale))) for scale in SCALES]
-        return float(SCALES[np.argmax(np.array(found) - 0.5 * (np.log(SCALES) / EXPECTED) ** 2)])
+        found = [float(np.sum(self.log_densities(noise_var, scale))) for scale in scales]
+        return float(scales[np.argmax(np.array(found) - 0.5 * (np.log(scales) / EXPECTED) ** 2)])
 
-    def holding_scale(self, noise_var: float) -> float:
+    def holding_scale(self, noise_var: float, learned: bool = False) -> float:
         """Return the number next to 1 by which variances are multiplied so that 95 % intervals hold 95 %.
+
+        Parameters
+        ----------
+        noise_var : float
+            Noise variance.
+        learned : bool
+            Whether that was learned from the same errors, so that it is uncertain itself.
 
         Examples
         --------
@@ -112,14 +159,18 @@ class Errors:
         >>> bool(1.7 < found <= 2.0)
         True
         """
-        own = self.spread / (self.spread + noise_var)
-        if np.median(own) < OWN:
+        own = float(np.median(self.spread / (self.spread + noise_var)))
+        if own < OWN:
             return 1.0
         reach = np.log(1 / (1 - LEVEL)) if self.of_complex else ndtri(0.5 + LEVEL / 2) ** 2
-        error = np.sqrt(LEVEL * (1 - LEVEL) / self.squares.size)
+        count = self.squares.size
+        error = LEVEL * (1 - LEVEL) / count
+        if learned:  # how many are held changes by so much with the logarithm of the variance
+            slope = 1.96 * np.exp(-0.5 * 1.96**2) / np.sqrt(2 * np.pi)
+            error += (slope * (1 - own)) ** 2 * NOISE_UNCERTAIN / count
         nearest = SCALES[np.argsort(np.abs(np.log(SCALES)))]
         held = np.array([np.mean(self.squares <= reach * (c * self.spread + noise_var)) for c in nearest])
-        within = np.abs(held - LEVEL) <= error
+        within = np.abs(held - LEVEL) <= error**0.5
         # Without any that is within a standard error, the one that comes closest.
         return float(nearest[np.argmax(within) if within.any() else np.argmin(np.abs(held - LEVEL))])
 

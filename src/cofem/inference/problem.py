@@ -203,9 +203,9 @@ class Problem:
         return self.phi.column_energy
 
     @property
-    def prior_weights(self) -> Array:
-        """What changes of the prior variances are weighted by, shape of alpha."""
-        return self.phi.column_energy
+    def prior_weights(self) -> list[tuple[slice, Array | float]]:
+        """Parts of alpha, and what changes of the prior variances are weighted by in each."""
+        return [(slice(None), self.phi.column_energy)]
 
     def split(self, held_out: np.ndarray, noise_var: float) -> tuple[Problem, Operator, Array]:
         """Return the problem without some rows, those rows of Phi, and their data."""

@@ -14,6 +14,7 @@ A fit may stop when all of these hold:
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -153,13 +154,16 @@ def change_of_mean(problem: Problem, new: State, old: State) -> tuple[float, flo
     return size, difference / size if size > 0 else (0.0 if difference == 0 else np.inf)
 
 
-def change_of_prior(new: State, old: State, weights: Array) -> float:
-    """Relative change of the prior standard deviations, weighted like the mean's."""
+def change_of_prior(new: State, old: State, weights: Iterable[tuple[slice, Array | float]]) -> float:
+    """Relative change of the prior standard deviations, weighted like the mean's, part by part."""
     xp = namespace(new.alpha)
-    deviation = reciprocal(xp.sqrt(new.alpha))
-    size = _norm(deviation, weights)
-    deviation -= reciprocal(xp.sqrt(old.alpha))
-    return _norm(deviation, weights) / size if size > 0 else 0.0
+    size = moved = 0.0
+    for part, weight in weights:
+        deviation = reciprocal(xp.sqrt(new.alpha[part]))
+        size += _norm(deviation, weight) ** 2
+        deviation -= reciprocal(xp.sqrt(old.alpha[part]))
+        moved += _norm(deviation, weight) ** 2
+    return (moved / size) ** 0.5 if size > 0 else 0.0
 
 
 def spread_settled(problem: Problem, new: State, old: State) -> bool:
@@ -208,5 +212,5 @@ class NoiseChange(NamedTuple):
         return self.rough and self.ratio > FAR_RISE
 
 
-def _norm(x: Array, weights: Array) -> float:
+def _norm(x: Array, weights: Array | float) -> float:
     return float(np.sum(weighted_energy(as_rows(x), weights))) ** 0.5

@@ -1011,6 +1011,23 @@ class Operator(ABC):
         """
         return self._row_boxes()
 
+    def row_parts(self) -> list[Operator]:
+        """Return operators that are this one when they stand on top of each other, in their order.
+
+        Each band of differences by itself, each part of a stack: work on one after the other needs no array
+        of M numbers. By default the operator alone.
+
+        Examples
+        --------
+        >>> from cofem.operators import DCT, Gradient, vstack
+        >>> [part.shape for part in vstack([Gradient((2, 3)), DCT(6)]).row_parts()]
+        [(3, 6), (4, 6), (6, 6)]
+        """
+        return self._row_parts()
+
+    def _row_parts(self) -> list[Operator]:
+        return [self]
+
     def _row_boxes(self) -> tuple[Box, ...] | None:
         return None
 

@@ -97,6 +97,12 @@ class Scaled(SameAxes):
     def _add_weighted_gram(self, weights: np.ndarray, above: dict[int, np.ndarray]) -> bool:
         return self.operator._add_weighted_gram(weights * weights.dtype.type(abs(self.scalar) ** 2), above)
 
+    def _add_weighted_product(self, x: Array, weights: Array, factor: float, out: Array) -> None:
+        self.operator._add_weighted_product(x, weights, abs(self.scalar) ** 2 * factor, out)
+
+    def _row_parts(self) -> list[Operator]:
+        return [self.scalar * part for part in self.operator._row_parts()]
+
     def _band_symbols(self, basis: str) -> np.ndarray | None:
         symbols = self.operator.band_symbols(basis)
         return None if symbols is None else abs(self.scalar) ** 2 * symbols

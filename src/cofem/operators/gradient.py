@@ -163,6 +163,9 @@ class Stencils(Operator):
         places = np.arange(self.shape[1]).reshape(self.signal_shape)
         return np.concatenate([places[box.places].ravel() for box in self._row_boxes()])
 
+    def _row_parts(self) -> list[Operator]:
+        return [Stencils(self.signal_shape, [band.stencils], self.boundary) for band in self._bands]
+
     def _row_boxes(self) -> tuple[Box, ...]:
         axes = range(len(self.signal_shape))
         found = []
@@ -257,6 +260,8 @@ class Gradient(Stencils):
         pair of axes, ``u[i + 1, j + 1] - u[i + 1, j] - u[i, j + 1] + u[i, j]`` times the square root of 2.
         The sum of squares at a place is then the squared Frobenius norm of the Hessian, in which a mixed
         derivative stands twice. For both orders: ``vstack([Gradient(shape), Gradient(shape, order=2)])``.
+    mixed : bool
+        Whether second differences have the mixed ones, which are half of those of a volume.
 
     Examples
     --------
@@ -270,18 +275,20 @@ class Gradient(Stencils):
     array([0, 1, 2, 0, 1, 3, 4])
     >>> Gradient(5, order=2) @ np.arange(5.0) ** 2
     array([2., 2., 2.])
+    >>> Gradient((4, 4), order=2).shape, Gradient((4, 4), order=2, mixed=False).shape
+    ((25, 16), (16, 16))
     """
 
-    def __init__(self, shape: Any, boundary: str = "free", order: int = 1) -> None:
+    def __init__(self, shape: Any, boundary: str = "free", order: int = 1, mixed: bool = True) -> None:
         lengths = as_shape(shape)
         if boundary not in _BOUNDARIES:
             raise ValueError(f"boundary must be one of {', '.join(_BOUNDARIES)}, got {boundary!r}")
         if isinstance(order, bool) or order not in (1, 2):
             raise ValueError(f"order must be 1 or 2, got {order!r}")
-        self.order = int(order)
+        self.order, self.mixed = int(order), bool(mixed)
         long = [axis for axis, n in enumerate(lengths) if n > 1]
         bands: list[dict[int, Stencil]] = [{axis: _FIRST if order == 1 else _SECOND} for axis in long]
-        if order == 2:
+        if order == 2 and mixed:
             bands += [{first: _FIRST, second: _MIXED} for first, second in combinations(long, 2)]
         super().__init__(lengths, bands, boundary)
         if self.shape[0] == 0:
@@ -300,7 +307,8 @@ class Gradient(Stencils):
         shape = self.signal_shape[0] if len(self.signal_shape) == 1 else self.signal_shape
         boundary = "" if self.boundary == "free" else f", {self.boundary!r}"
         order = "" if self.order == 1 else f", order={self.order}"
-        return f"Gradient({shape}{boundary}{order})"
+        mixed = "" if self.mixed or self.order == 1 else ", mixed=False"
+        return f"Gradient({shape}{boundary}{order}{mixed})"
 
 
 def _points(band: Band, ndim: int) -> list[tuple[tuple[int, ...], float]]:

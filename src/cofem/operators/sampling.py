@@ -33,6 +33,8 @@ from cofem.operators.filters import FilterBank
 # Length of a scattered vector from which one assignment per vector beats one for the whole batch, which
 # jumps between the vectors and so out of the cache.
 _LONG_ENOUGH_TO_SCATTER_ALONE = 1024
+# Length of vectors from which on memory counts more than time.
+_LARGE = 2**20
 
 
 class Mask(Operator):
@@ -75,13 +77,16 @@ class Mask(Operator):
         self.indices = rows
         # rows = picked[position], with picked sorted and without repetitions: memory is then read in order,
         # which for random rows of a long vector is several times faster.
-        self._picked, position, self._counts = np.unique(rows, return_inverse=True, return_counts=True)
+        in_order = bool((np.diff(rows) > 0).all())
+        if in_order:  # then nothing of it need be kept
+            self._picked, position, self._counts = rows, None, np.ones(1, dtype=np.intp)
+        else:
+            self._picked, position, self._counts = np.unique(rows, return_inverse=True, return_counts=True)
         self._unique = len(self._picked) == len(rows)
-        in_order = np.array_equal(self._picked, rows)
-        self._position = None if in_order else position
+        self._position = position
         self._multiplicities: dict[str, DeviceCache] = {}
         self._cached_rows, self._cached_picked = DeviceCache(rows), DeviceCache(self._picked)
-        self._cached_position = DeviceCache(position)
+        self._cached_position = self._cached_rows if position is None else DeviceCache(position)
         super().__init__(
             (len(rows), length),
             facts=Facts(
@@ -158,6 +163,10 @@ class Mask(Operator):
     _picked_again = _take_rows
 
     def _gram(self, x: Array) -> Array:
+        if self._unique and isinstance(x, np.ndarray) and self.shape[1] >= _LARGE:
+            out = np.zeros_like(x)  # no array of weights to be kept
+            out[..., self.indices] = x[..., self.indices]
+            return out
         return x * self._multiplicity(precision_of(x)).like(x)
 
     def _spectral_norm(self) -> float:

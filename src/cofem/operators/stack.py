@@ -138,6 +138,9 @@ class Stack(Operator):
         known = [part for part in places if part is not None]
         return np.concatenate(known) if len(known) == len(places) else None
 
+    def _row_parts(self) -> list[Operator]:
+        return [part for op in self.parts for part in op._row_parts()]
+
     def _row_boxes(self) -> tuple[Box, ...] | None:
         if agreed_shape([op.column_shape for op in self.parts]) is None:
             return None

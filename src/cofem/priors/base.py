@@ -174,6 +174,18 @@ class Prior(ABC):
         [0.5, 0.5, 4.0, 4.0]
         """
 
+    def precisions_in_place(self, second_moment: Array, cap: float) -> Array:
+        """M-step as `precisions`, where the second moments are wanted no more: they may be overwritten.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem import Independent
+        >>> Independent().precisions_in_place(np.array([0.5, 0.25]), cap=100.0).tolist()
+        [2.0, 4.0]
+        """
+        return self.precisions(second_moment, cap)
+
     def slope(self, alpha: Array, second_moment: Array, cap: float) -> Array:
         """Return the derivative of what the updates maximise along ``log alpha``, up to a factor; shape (D,).
 

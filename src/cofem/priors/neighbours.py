@@ -18,6 +18,10 @@ from cofem.priors.base import Prior, RowLayout, capped_inverse
 
 #: Turns in which scales of bands and of places are found from each other.
 TURNS = 4
+#: Weight of single places with ``bands="both"``. Of ten parts of the deep field, errors relative to tuned
+#: Richardson-Lucy were 0.980, 0.976, 0.971, 0.964, 0.954 and 0.915 with 0, 0.15, 0.3, 0.45, 0.6 and 1, and
+#: 95 % intervals held 94, 94, 92, 89, 82 and 54 %.
+SHARPER = 0.3
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,8 @@ class Neighbours(Prior):
       same band (direction, scale) in a window around its place.
     - ``bands="together"``: the precision of band b at place p is :math:`a_b q_p`, one number for each band
       and one for each window, so that all differences at an edge are large together.
+    - ``bands="both"``: the geometric mean of the first, with weight 0.7, and of the second at a place by
+      itself: sharper than the first, surer than the second.
 
     For ``cofem.fit(..., analysis=B)`` with a B that knows its bands and places, such as
     `cofem.operators.Gradient` and `cofem.operators.WaveletFrame`, alone or stacked.
@@ -36,7 +42,7 @@ class Neighbours(Prior):
     ----------
     size : int
         Side of the window, odd; 1 for a place by itself.
-    bands : {"apart", "together"}
+    bands : {"apart", "together", "both"}
         Whether bands share.
 
     Examples
@@ -64,8 +70,8 @@ class Neighbours(Prior):
     def __post_init__(self) -> None:
         if isinstance(self.size, bool) or int(self.size) != self.size or self.size < 1 or self.size % 2 == 0:
             raise ValueError(f"size must be an odd positive integer, got {self.size!r}")
-        if self.bands not in ("apart", "together"):
-            raise ValueError(f"bands must be 'apart' or 'together', got {self.bands!r}")
+        if self.bands not in ("apart", "together", "both"):
+            raise ValueError(f"bands must be 'apart', 'together' or 'both', got {self.bands!r}")
 
     def check(self, n_columns: int) -> None:
         """Refuse coefficients that have no places.
@@ -112,8 +118,13 @@ class Neighbours(Prior):
 
     def precisions(self, second_moment: Array, cap: float) -> Array:
         """M-step."""
+        if self.bands == "both":
+            found = replace(self, bands="apart").precisions(second_moment, cap) ** (1 - SHARPER)
+            found *= replace(self, size=1, bands="together").precisions(second_moment, cap) ** SHARPER
+            return found
         if self._known.boxes is not None:
-            return self._in_boxes(second_moment, self._known.boxes, cap)
+            out = namespace(second_moment).empty_like(second_moment)
+            return self._in_boxes(second_moment, self._known.boxes, cap, out)
         cached, n_bands = self._where
         index = cached.like(second_moment)
         shape = self._known.shape
@@ -126,10 +137,19 @@ class Neighbours(Prior):
             means = self._windows(moments) / self._counts(second_moment)
         return capped_inverse(xp.reshape(means, (-1,))[index], cap)
 
-    def _in_boxes(self, second_moment: Array, boxes: tuple[Box, ...], cap: float) -> Array:
-        """M-step, band by band, for which no more than arrays of the grid are needed."""
+    def precisions_in_place(self, second_moment: Array, cap: float) -> Array:
+        """M-step that overwrites the second moments, where bands are boxes of the grid."""
+        boxes = self._known.boxes
+        if boxes is None or self.bands == "both":
+            return self.precisions(second_moment, cap)
+        return self._in_boxes(second_moment, boxes, cap, second_moment)
+
+    def _in_boxes(self, second_moment: Array, boxes: tuple[Box, ...], cap: float, out: Array) -> Array:
+        """M-step, band by band, for which no more than arrays of the grid are needed.
+
+        The precisions are written into `out`, which may be the second moments themselves.
+        """
         xp = namespace(second_moment)
-        out = xp.empty_like(second_moment)
         if self.bands == "apart":
             for box in boxes:
                 out[box.start : box.stop] = xp.reshape(

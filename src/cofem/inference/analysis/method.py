@@ -11,19 +11,30 @@ from cofem._arrays import (
     Array,
     as_rows,
     inner,
-    is_complex,
     namespace,
     number_like,
     reciprocal,
     squared_modulus,
     to_numpy,
 )
-from cofem._packing import packable
 from cofem.inference.analysis.problem import AnalysisProblem
+from cofem.inference.analysis.row_moments import (
+    MANY,
+    Averages,
+    Carry,
+    VarianceOf,
+    averaged_ratio,
+    mixed,
+    on_rows,
+    row_power,
+    row_variances,
+    second_moments,
+    squared,
+)
 from cofem.inference.base import Info, Method, State
 from cofem.inference.em import as_mean, data_columns
 from cofem.inference.problem import Problem
-from cofem.linalg.analysis import AnalysisSystem
+from cofem.linalg.analysis import AnalysisSystem, RowPart
 from cofem.linalg.analysis.exact import exact_moments
 from cofem.linalg.build import right_hand_sides_at_once
 from cofem.linalg.cg import CGResult
@@ -31,8 +42,6 @@ from cofem.status import StatusCode
 
 #: Degrees of freedom of a row, and precisions relative to the largest, below which nothing is left of it.
 LEAST_FREEDOM, LEAST_PRECISION = 1e-12, 1e-20
-#: A variance that is nothing beside any other.
-NOTHING = 1e-30
 #: Change of the mean in a step, relative to the posterior's spread, that is small enough if nothing is drawn.
 SMALL_CHANGE_IF_EXACT = 0.01
 #: Steps at the start in which precisions of a band change by one factor, and the least part of a band that
@@ -44,8 +53,6 @@ LONGEST = 30.0
 POOLED_FROM = 16
 #: Draws that the variances of the result come from, where they are pooled over neighbours and where not.
 FINAL_DRAWS, FINAL_DRAWS_ALONE = 8, 32
-#: What variances of places are worth in draws: as many as ever count.
-MANY = 32.0
 
 
 class Pace(NamedTuple):
@@ -77,39 +84,16 @@ OF_SUMS = Pace((4, 4), 0.75, 0.16, True, 0.03, 10, 8, 24)
 OF_FEW_SUMS = Pace((3, 6), 1.0, 0.07, False, 1e-3, 10, 16, 14)
 
 
-@packable("analysis")
-class Carry(NamedTuple):
-    """What one E-step hands to the next."""
-
-    #: Precisions of the next step, shape (M,); None once the stage is done.
-    next_alpha: Array | None
-    #: Steps done.
-    steps: int = 1
-    #: Variances of the predictions of data that are held out, shape (H,); None if there are none.
-    predicted: Array | None = None
-    #: How many draws these come from; 0 if they are exact.
-    draws: float = 0.0
-    #: Variances of rows and places, relative to what they would be if A were its diagonal, averaged over
-    #: steps, shapes (M,) and (D,); None if unknown.
-    ratios: tuple[Array | None, Array | None] = (None, None)
-
-
 class _Moments(NamedTuple):
     mean: Array
     variance: Array
-    row_variance: Array | None
+    #: Gives the variances of the rows of a part of B.
+    row_variance: VarianceOf
     predicted: Array | None
     info: Info
     draws: float = 0.0
-    #: Variances of rows and places if A were its diagonal.
-    rough: tuple[Array | None, Array | None] = (None, None)
-
-
-class _At(NamedTuple):
-    """Where a fit stands: the mean, and how many steps were done."""
-
-    mean: Array
-    steps: int
+    #: Inverse of the diagonal of A, where that says something about variances.
+    inverse: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -205,65 +189,55 @@ class AnalysisEM(Method):
     def init(self, problem: Problem, alpha: Array, rng: np.random.Generator) -> tuple[State, Info]:
         """Take the moments at the first precisions."""
         assert isinstance(problem, AnalysisProblem)
-        warm = problem.warm
+        warm = None if problem.warm is None else problem.warm.take()
         found = self._moments(problem, alpha, None if warm is None else warm.mean, rng)
         if found.info.end is StatusCode.FAILED:
             return State(alpha, found.mean, found.variance), found.info
-        before = None if warm is None else Carry(None, warm.steps, ratios=warm.ratios)
+        # What was predicted there are data that are now seen.
+        before = Carry() if warm is None else warm.carry._replace(predicted=None)
         return self._state(problem, alpha, found, before), found.info
 
     def step(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         """Update the precisions, then take the moments at them."""
         assert isinstance(problem, AnalysisProblem)
-        alpha = state.carry.next_alpha
+        alpha = self._update(problem, state)
         found = self._moments(problem, alpha, state.mean, rng)
         if found.info.end is StatusCode.FAILED:
             return state, found.info
         return self._state(problem, alpha, found, state.carry), found.info
 
-    def _state(self, problem: AnalysisProblem, alpha: Array, found: _Moments, before: Carry | None) -> State:
+    def _state(self, problem: AnalysisProblem, alpha: Array, found: _Moments, before: Carry) -> State:
         """Average the noise of the draws over steps.
 
         Variances are averaged relative to what they would be if A were its diagonal. This follows alpha; what
         is left changes little from step to step, and from place to place.
         """
-        steps = 0 if before is None else before.steps
-        share = max(pace_of(problem).share, 1 / (1 + steps))
-        old = (None, None) if before is None else before.ratios
-        rows, places = found.rough
-        variance, row_variance = found.variance, found.row_variance
-        predicted, draws = found.predicted, found.draws
-        ratio = place_ratio = None
-        if rows is not None:  # in place from here on, since arrays of M numbers are the largest there are
-            ratio = row_variance
-            rows += number_like(rows, NOTHING)  # rows of zeros have no variance
-            ratio /= rows
-            if not problem.prior.averages and _is_local(problem):
-                ratio = problem.rows.pooled(ratio)
-            ratio = _mixed(ratio, old[0], share)
-            rows *= ratio
-            row_variance = rows
-        if places is not None:
-            place_ratio = _mixed(variance / places, old[1], share)
-            variance = place_ratio * places
+        share = max(pace_of(problem).share, 1 / (1 + before.steps))
+        variance, place_ratio = found.variance, None
+        predicted, draws, inverse = found.predicted, found.draws, found.inverse
+        if inverse is not None and problem.rows.has_squares:
+            how = Averages(before.row_ratio, share, not problem.prior.averages and _is_local(problem))
+            row_ratio = averaged_ratio(problem, found.row_variance, inverse, how)
+        else:
+            row_ratio = on_rows(problem, alpha, found.row_variance)
+        if inverse is not None and _are_alike(problem):
+            place_ratio = mixed(variance / inverse, before.place_ratio, share)
+            variance = place_ratio * inverse
         if _predicts_places(problem):
             squares = None if problem.held_out is None else problem.held_out.abs2()
             assert squares is not None
             predicted, draws = squares.forward(variance), MANY
-        elif before is not None and before.predicted is not None and draws:
-            predicted = _mixed(predicted, before.predicted, share)
+        elif before.predicted is not None and draws:
+            predicted = mixed(predicted, before.predicted, share)
             # What an average with such weights is worth: the inverse of the sum of their squares.
             draws = 1 / (share**2 / draws + (1 - share) ** 2 / before.draws)
-        assert row_variance is not None
-        row_variance += _row_power(problem, found.mean)
-        after = self._update(problem, alpha, row_variance, _At(found.mean, steps + 1))
-        return State(
-            alpha, found.mean, variance, Carry(after, steps + 1, predicted, draws, (ratio, place_ratio))
-        )
+        noise_var = problem.noise_var if inverse is not None and problem.rows.has_squares else None
+        carry = Carry(before.steps + 1, predicted, draws, row_ratio, place_ratio, noise_var)
+        return State(alpha, found.mean, variance, carry)
 
     def settled(self, state: State) -> State:
         """Return what is kept of a state when its stage is done: candidates are judged by predictions."""
-        return replace(super().settled(state), carry=state.carry._replace(next_alpha=None))
+        return replace(super().settled(state), carry=state.carry)
 
     def finish(
         self, problem: Problem, state: State, ended: StatusCode, rng: np.random.Generator
@@ -294,7 +268,7 @@ class AnalysisEM(Method):
             assert found.predicted is not None
             assert carry.predicted is not None
             total = found.draws + carry.draws
-            predicted = _mixed(found.predicted, carry.predicted, found.draws / total)
+            predicted = mixed(found.predicted, carry.predicted, found.draws / total)
             carry = carry._replace(predicted=predicted, draws=total)
         return replace(state, mean=found.mean, variance=found.variance, carry=carry), info
 
@@ -310,16 +284,19 @@ class AnalysisEM(Method):
         """Tell whether precisions of a band change by one factor after so many steps."""
         return steps <= WHOLE_BANDS and pace_of(problem).by_bands and not self.is_exact(problem)
 
-    def _update(self, problem: AnalysisProblem, alpha: Array, moment: Array, state: _At) -> Array:
-        """M-step, lengthened: the next precisions, from ``E |(B u)_i|^2``, means over tasks, shape (M,)."""
-        prior, cap = problem.prior, problem.alpha_cap
+    def _update(self, problem: AnalysisProblem, state: State) -> Array:
+        """M-step, lengthened: the precisions that follow from a state, shape (M,)."""
+        prior, cap, alpha, carry = problem.prior, problem.alpha_cap, state.alpha, state.carry
         xp = namespace(alpha)
         low, high = number_like(alpha, LEAST_PRECISION * cap), number_like(alpha, cap)
-        if self._goes_by_bands(problem, state.steps):
-            factors = _factors_of_bands(problem, alpha, moment, state.mean)
+        if self._goes_by_bands(problem, carry.steps):
+            factors = _factors_of_bands(problem, state)
             if factors is not None:
-                return xp.clip(alpha * factors, low, high)
-        image = prior.precisions(moment, cap)
+                factors *= alpha
+                for some in problem.rows.parts:
+                    factors[some.rows] = xp.clip(factors[some.rows], low, high)
+                return factors
+        image = prior.precisions_in_place(second_moments(problem, state), cap)
         bands = problem.rows.freedom_by_bands(alpha) if prior.keeps_bands else None
         if bands is None:
             freedom = xp.maximum(problem.rows.freedom(alpha), number_like(alpha, LEAST_FREEDOM))
@@ -328,7 +305,7 @@ class AnalysisEM(Method):
         longest = float(np.log(LONGEST))
         length = self.relaxation
         if not self.is_exact(problem):
-            length *= min(1.0, pace_of(problem).full_steps / state.steps)
+            length *= min(1.0, pace_of(problem).full_steps / carry.steps)
         whole = [(slice(None), 1.0)]
         for part, share in whole if bands is None else bands:
             new = image[part] * max(share, LEAST_FREEDOM)
@@ -359,31 +336,42 @@ class AnalysisEM(Method):
         mean = solved.x
         accounts = [_without_solution(solved)]
         direct = problem.held_out is not None and not _predicts_places(problem)
-        inverse = reciprocal(system.diagonal) if _are_alike(problem) else None
+        inverse = reciprocal(system.diagonal()) if _are_alike(problem) or rows.has_squares else None
+        alike = _are_alike(problem)
         variance = row_variance = predicted = None
+        kept: list[Array] = []
         draws = self.draws or pace_of(problem).draws[0 if problem.prior.averages else 1]
         for start in range(0, draws, at_once):
             count = min(at_once, draws - start)
             right = system.of_draws(count, rng, signs=True)
-            centre = None if inverse is None else right * (inverse / problem.noise_var)
+            centre = right * (inverse / problem.noise_var) if inverse is not None and alike else None
             drawn = system.solve(right, tol=self.draw_tol, reference=problem.n_columns, **limit)
             accounts.append(_without_solution(drawn))
             # One after the other, to save memory.
             for i in range(count):
                 x = drawn.x[i, :]
-                if with_rows:
-                    row_variance = _added(row_variance, _squared(rows.operator.forward(x)))
+                if with_rows and draws * problem.n_columns > rows.n_rows:
+                    row_variance = _added(row_variance, squared(rows.operator.forward(x)))
+                elif with_rows:  # few vectors, smaller than one of M numbers
+                    kept.append(x)
                 if direct:
                     assert problem.held_out is not None
                     predicted = _added(predicted, squared_modulus(problem.held_out.forward(x)))
                 variance = _added(variance, squared_modulus(x if centre is None else x - centre[i, :]))
+            del right, centre, drawn
         assert variance is not None
         variance /= draws
-        rough = None
-        if row_variance is not None:
-            row_variance /= draws
-            rough = rows.rough_variance(system.diagonal)
-        if inverse is not None:
+
+        def variance_of(part: RowPart) -> Array:
+            if row_variance is not None:
+                return row_variance[part.rows] / draws
+            total = squared(part.operator.forward(kept[0]))
+            for x in kept[1:]:
+                total += squared(part.operator.forward(x))
+            total /= draws
+            return total
+
+        if inverse is not None and alike:
             # The variance of a place given its neighbours is known; its mean given them is drawn (Siden et
             # al. 2018). Of the latter, the size relative to the former is alike from place to place.
             apart, weight = variance / inverse, draws / (draws + POOLED_FROM)
@@ -391,7 +379,7 @@ class AnalysisEM(Method):
         if predicted is not None:
             predicted = predicted / draws
         mean = namespace(mean).reshape(mean, (*problem.y.shape[:-1], -1))
-        return _Moments(mean, variance, row_variance, predicted, _account(accounts), draws, (rough, inverse))
+        return _Moments(mean, variance, variance_of, predicted, _account(accounts), draws, inverse)
 
 
 def pace_of(problem: AnalysisProblem) -> Pace:
@@ -420,38 +408,23 @@ def _predicts_places(problem: AnalysisProblem) -> bool:
     return held_out is not None and _is_local(problem) and held_out.abs2() is not None
 
 
-def _factors_of_bands(problem: AnalysisProblem, alpha: Array, moment: Array, mean: Array) -> Array | None:
-    """Return what alpha is to be multiplied by, one number for each band, by MacKay's rule.
+def _factors_of_bands(problem: AnalysisProblem, state: State) -> Array | None:
+    """Return what alpha is to be multiplied by, one number for each band, by MacKay's rule; shape (M,).
 
     Of whole bands it is as good as free of noise, and in three steps where plain ones take ten.
     """
-    rows = problem.rows
+    rows, alpha = problem.rows, state.alpha
     if rows.grid is None:
         return None
-    power = _row_power(problem, mean)
-    total = rows.band_sums(problem.rows.freedom(alpha))
-    determined = np.maximum(
-        total - rows.band_sums(alpha, moment) + rows.band_sums(alpha, power), DETERMINED * total
-    )
-    factors = determined / np.maximum(rows.band_sums(alpha, power), 1e-300)
-    return rows.for_each(np.clip(factors, 1 / LONGEST, LONGEST))
-
-
-def _mixed(new: Array, old: Array | None, share: float) -> Array:
-    """Return the average of both with these shares; the new one is overwritten."""
-    if old is not None:
-        new -= old
-        new *= share
-        new += old
-    return new
-
-
-def _squared(x: Array) -> Array:
-    """Return ``|x|^2``, where real in the memory of x."""
-    if is_complex(x):
-        return squared_modulus(x)
-    x *= x
-    return x
+    bands = rows.freedom_by_bands(alpha)
+    if bands is None:
+        total = rows.band_sums(rows.freedom(alpha))
+    else:
+        total = np.array([number for _, number in bands]) * rows.sizes
+    spread = rows.band_sums(alpha, row_variances(problem, state))
+    power = rows.band_sums(alpha, row_power(problem, state))
+    determined = np.maximum(total - spread, DETERMINED * total)
+    return rows.for_each(np.clip(determined / np.maximum(power, 1e-300), 1 / LONGEST, LONGEST))
 
 
 def _added(total: Array | None, addend: Array) -> Array:
@@ -459,12 +432,6 @@ def _added(total: Array | None, addend: Array) -> Array:
         return addend
     total += addend
     return total
-
-
-def _row_power(problem: AnalysisProblem, mean: Array) -> Array:
-    """Return ``|B mean|^2``, averaged over tasks, shape (M,)."""
-    power = _squared(problem.rows.operator.forward(mean))
-    return power if power.ndim == 1 else namespace(power).mean(power, axis=0)
 
 
 def _exact(problem: AnalysisProblem, alpha: Array) -> _Moments:
@@ -480,7 +447,7 @@ def _exact(problem: AnalysisProblem, alpha: Array) -> _Moments:
     return _Moments(
         as_mean(found.mean, problem),
         found.variance.astype(real),
-        found.row_variance[: alpha.size].astype(real),
+        lambda part: found.row_variance[part.rows].astype(real),
         predicted,
         Info(),
     )

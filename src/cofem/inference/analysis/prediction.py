@@ -6,7 +6,8 @@ in the sky it is the noise. So the noise is one under which they are likely, eac
 
 .. math:: L(\sigma^2, c) = \sum_{i \in H} \log t_K(y_i; \varphi_i^H\mu, \sigma^2 + c v_i).
 
-The number c is there because the posterior's own variances are not quite true: the prior is not, and
+Where data see single places, :math:`c v_i` may be :math:`c v_i^{1 + p}` as well, for one p from 0 to 1. The
+number c is there because the posterior's own variances are not quite true: the prior is not, and
 precisions are fitted. Variances come from K draws, hence Student's distribution in place of the normal one.
 Where predictions are so uncertain that any small noise would do, the largest one that is nearly as likely as
 the best is taken.
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cofem._arrays import Array, is_complex, squared_modulus, to_numpy
+from cofem.inference.analysis.row_moments import MANY
 from cofem.inference.base import State
 from cofem.inference.prediction import MOST_DRAWS, Errors
 from cofem.inference.problem import Problem
@@ -43,10 +45,13 @@ class FromPredictions:
         Rows that were held out, shape (H, D).
     y : array of shape (H,) or (L, H)
         Their data.
+    learned : bool
+        Whether the noise is learned from them.
     """
 
     phi: Operator
     y: Array
+    learned: bool = True
 
     def __call__(self, problem: Problem, state: State, settled: bool) -> float:
         """Return the noise variance for the next step."""
@@ -58,16 +63,25 @@ class FromPredictions:
         """Return the largest noise variance that is nearly as likely as the best one."""
         errors = self._errors(state)
         power = float(np.mean(to_numpy(squared_modulus(problem.y))))
-        return errors.likely_noise(power, errors.likely_both(errors.likely_noise(power)))
+        first = errors.likely_noise(power)
+        errors = self._bent(errors, state, first)
+        return errors.likely_noise(power, errors.likely_both(first)[0])
 
     def scales(self, problem: Problem, state: State) -> tuple[float, float]:
         """Return what variances are to be multiplied by to be likely, and for intervals to hold 95 %."""
         errors = self._errors(state)
-        return errors.likely_scale(problem.noise_var), errors.holding_scale(problem.noise_var)
+        holding = errors.holding_scale(problem.noise_var, self.learned)
+        return self._bent(errors, state, problem.noise_var).likely_scale(problem.noise_var), holding
 
     def log_densities(self, problem: Problem, state: State, scale: float) -> np.ndarray:
         """Return the log density of each datum that was held out, in nats, in scaled units."""
-        return self._errors(state).log_densities(problem.noise_var, scale).ravel()
+        errors = self._bent(self._errors(state), state, problem.noise_var)
+        return errors.log_densities(problem.noise_var, scale).ravel()
+
+    def _bent(self, errors: Errors, state: State, noise_var: float) -> Errors:
+        # Of few draws, the smallest and the largest are so by chance; at first all is a guess.
+        known = state.carry.draws >= MANY and state.carry.steps > AT_ONCE
+        return errors.likely_bend(noise_var) if known else errors
 
     def _errors(self, state: State) -> Errors:
         squares = to_numpy(squared_modulus(self.y - self.phi.forward(state.mean))).astype(np.float64)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from cofem._arrays import Array, check_same_place, largest_part, namespace, on_device_of
+from cofem.inference.base import State
 from cofem.inference.problem import Problem
 from cofem.linalg.analysis import Rows
 from cofem.linalg.analysis.exact import common_null_space
@@ -25,15 +26,24 @@ SHARE_AT_START = 0.05
 HEADROOM = {"float64": 1e10, "float32": 1e6}
 
 
-class WarmStart(NamedTuple):
-    """Where a fit to most of the data ended, beside its precisions."""
+@dataclass(eq=False)
+class WarmStart:
+    """Where a fit to most of the data ended.
 
-    #: Its mean.
-    mean: Array
-    #: As `cofem.inference.analysis.method.Carry.ratios`.
-    ratios: tuple[Array | None, Array | None]
-    #: Steps it took.
-    steps: int
+    Its arrays can be taken once: as large as those of the fit itself, they must not wait until that ends.
+
+    Attributes
+    ----------
+    state : State or None
+        The last state; None once it was taken.
+    """
+
+    state: State | None
+
+    def take(self) -> State | None:
+        """Return the state, and forget it."""
+        state, self.state = self.state, None
+        return state
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,12 +142,19 @@ class AnalysisProblem(Problem):
     def weights(self) -> Array:
         """What changes of the unknown are weighted by: the same everywhere, also where nothing is seen."""
         energy = self.phi.column_energy
-        return namespace(energy).zeros_like(energy) + self.phi.energy / self.n_columns
+        number = self.phi.energy / self.n_columns
+        if isinstance(energy, np.ndarray):  # without memory
+            return np.broadcast_to(energy.dtype.type(number), energy.shape)
+        return namespace(energy).zeros_like(energy) + number
 
     @property
-    def prior_weights(self) -> Array:
-        """What changes of the prior variances of rows are weighted by."""
-        return self.rows.for_each(1 / np.maximum(self.rows.energies, 1e-300))
+    def prior_weights(self) -> list[tuple[slice, Array | float]]:
+        """Parts of alpha, and what changes of the prior variances of rows are weighted by in each."""
+        weights = 1 / np.maximum(self.rows.energies, 1e-300)
+        boxes = self.rows.boxes
+        if boxes is None:
+            return [(slice(None), self.rows.for_each(weights))]
+        return [(slice(box.start, box.stop), w) for box, w in zip(boxes, weights.tolist(), strict=True)]
 
     @cached_property
     def alpha_cap(self) -> float:
@@ -157,7 +174,9 @@ class AnalysisProblem(Problem):
         return self.signal_power * self.n_rows / self.phi.energy
 
     def usual_start(self) -> Array:
-        """Where alpha starts: every row has the same small share of the unknown's power."""
+        """Where alpha starts: where an earlier fit ended, else with the same share of power in each row."""
+        if self.warm is not None and self.warm.state is not None:
+            return self.warm.state.alpha
         start = self.rows.for_each(1 / (SHARE_AT_START * self.power * self.rows.energies))
         return on_device_of(self.y, start) if isinstance(start, np.ndarray) else start
 

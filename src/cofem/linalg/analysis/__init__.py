@@ -1,6 +1,6 @@
 """The posterior where the unknown itself is not sparse, but what an operator makes of it is."""
 
-from cofem.linalg.analysis.rows import Rows
+from cofem.linalg.analysis.rows import RowPart, Rows
 from cofem.linalg.analysis.system import AnalysisSystem
 
-__all__ = ["AnalysisSystem", "Rows"]
+__all__ = ["AnalysisSystem", "RowPart", "Rows"]

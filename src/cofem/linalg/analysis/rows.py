@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 from math import prod
+from typing import NamedTuple
 
 import array_api_compat
 import numpy as np
@@ -19,7 +20,6 @@ from cofem._arrays import (
     namespace,
     on_device_of,
     precision_of,
-    reciprocal,
     to_numpy,
 )
 from cofem._windows import window_means, window_sums
@@ -35,6 +35,27 @@ PROBES = 16
 #: Numbers of all symbols up to which they are kept; else they are computed when they are needed, which takes
 #: a tenth of a product.
 MOST_SYMBOLS = 2**21
+
+
+class RowPart(NamedTuple):
+    """Some rows of B, which follow each other: a band of differences, or all rows of an operator that is one.
+
+    Attributes
+    ----------
+    rows : slice
+        Which rows.
+    operator : Operator
+        Those rows of B.
+    squares : Operator or None
+        Their squared entries; None if those are not to be had.
+    boxes : tuple of Box or None
+        Its bands as boxes of the grid, the first row of the part being number 0.
+    """
+
+    rows: slice
+    operator: Operator
+    squares: Operator | None
+    boxes: tuple[Box, ...] | None
 
 
 class Rows:
@@ -79,6 +100,32 @@ class Rows:
         """The bands as boxes of the grid, where they are such: then `bands` need not be in memory."""
         found = self.operator.row_boxes
         return found if found and self.operator.column_shape is not None else None
+
+    @cached_property
+    def parts(self) -> list[RowPart]:
+        """B in parts, so that work on its rows needs arrays of the grid only, where bands are boxes.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import Gradient
+        >>> [part.rows for part in Rows(Gradient((2, 2)), like=np.zeros(1)).parts]
+        [slice(0, 2, None), slice(2, 4, None)]
+        """
+        if self.boxes is None:
+            return [RowPart(slice(0, self.n_rows), self.operator, self._squares, None)]
+        found, start = [], 0
+        for operator in self.operator.row_parts():
+            rows = slice(start, start + operator.shape[0])
+            squares = None if self._squares is None else operator.abs2()
+            boxes = tuple(
+                box._replace(start=box.start - start)
+                for box in self.boxes
+                if rows.start <= box.start < rows.stop
+            )
+            found.append(RowPart(rows, operator, squares, boxes))
+            start = rows.stop
+        return found
 
     @cached_property
     def sizes(self) -> np.ndarray:
@@ -202,24 +249,16 @@ class Rows:
         """Whether `diagonal` is exact."""
         return self._squares is not None
 
-    def rough_variance(self, diagonal: Array) -> Array | None:
-        """Return what variances of rows would be if A were its diagonal, shape (M,), if entries are known.
-
-        As a rule it is off by a factor that changes little from step to step, see `cofem.inference.analysis`.
-        """
-        squares = self._squares
-        return None if squares is None else squares.forward(reciprocal(diagonal))
-
-    def pooled(self, values: Array) -> Array:
-        """Average numbers of rows, shape (M,), over the same band at neighbouring places, if there are some.
+    def pooled(self, values: Array, part: RowPart) -> Array:
+        """Average numbers of the rows of a part over the same band at neighbouring places, if there are some.
 
         They may be overwritten.
         """
         grid = self.grid
         if grid is None or not _is_assigned_to(values):
             return values
-        if self.boxes is not None:
-            for box in self.boxes:
+        if part.boxes is not None:
+            for box in part.boxes:
                 means = window_means(box.of(values), 1)
                 values[box.start : box.stop] = namespace(values).reshape(means, (-1,))
             return values
@@ -252,6 +291,11 @@ class Rows:
             return values
         xp = namespace(values)
         return xp.reshape(window_means(xp.reshape(values, grid), 1), (-1,))
+
+    @property
+    def has_squares(self) -> bool:
+        """Whether the squared entries of B are to be had as an operator."""
+        return self._squares is not None
 
     @cached_property
     def _squares(self) -> Operator | None:
