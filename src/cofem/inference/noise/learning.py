@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -54,6 +54,8 @@ class Plan(NamedTuple):
         The user's tolerance.
     begun : bool
         Whether `alpha_init` is where the fit ended that this one starts from.
+    most_noise : float
+        Largest noise variance that may be learned.
     """
 
     task: int
@@ -62,6 +64,7 @@ class Plan(NamedTuple):
     max_iter: int
     tol: float | None
     begun: bool = False
+    most_noise: float = math.inf
 
     def stage(self, name: str = "fit", noise: NoiseRule | None = None) -> Stage:
         """Return the fit itself as a stage."""
@@ -287,8 +290,11 @@ class HeldOutParts:
             starts = (problem.noise_var / power,)
         elif known is not None and known < NOTHING_FOUND * power:
             starts = (known / power, *starts)
+        if plan.begun:  # from elsewhere it would not find more
+            starts = starts[:1]
         for turn, start in enumerate(starts):
             seen, rule = split(problem, rows, start)
+            rule = replace(rule, most=plan.most_noise)
             method, _ = choose_method(seen)
             name, title = f"{names[0]}/{turn}", names[1]
             judge = rule.judge_exactly if self.judged else rule.judge

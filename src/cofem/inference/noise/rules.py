@@ -86,12 +86,15 @@ class FromHeldOut:
         Whether columns act on few data each, so that the error of most data counts. Elsewhere errors that
         are far off are what the model cannot explain, and count as noise: for the photograph of the demo
         the median says 0.015, and the fit follows it from 25.1 to 24.1 dB.
+    most : float
+        Largest noise variance that may be found, where another fit has predicted these data so well.
     """
 
     phi: Operator
     y: Array
     column_energy: Array
     local: bool = False
+    most: float = np.inf
 
     def __call__(self, problem: Problem, state: State, settled: bool) -> float:
         """Return the noise variance for the next step."""
@@ -103,7 +106,7 @@ class FromHeldOut:
         spread = self._spread(problem, state, settled)
         found = error - min(spread, MOST_SPREAD * error)
         # Predictions that are worse than none say nothing about the noise.
-        found = min(found, average(squared_modulus(self.y)))
+        found = min(found, average(squared_modulus(self.y)), self.most)
         # A fit that has not found the signal yet takes it for noise, and would then never find it.
         return found if settled else min(found, problem.noise_var)
 
