@@ -27,6 +27,7 @@ from cofem.inference.problem import Problem
 from cofem.inference.record import Outcome
 from cofem.inference.stages import Runner
 from cofem.operators import Operator
+from cofem.operators.dictionary import Dictionary
 from cofem.priors import Block, Independent, MultiTask, PatternCoupled, Power, Prior, Sparser
 from cofem.status import StatusCode
 
@@ -38,8 +39,8 @@ FEW_DATA, MANY_PARTS = 100, 10
 AS_GOOD = 2.0
 #: Parts that priors are judged by, at most, where data are not few and the best one is all that is asked for.
 MOST_PARTS = 2
-#: Where the noise variance starts, relative to the data, as in `HeldOutParts`. From above: of weak signals, fits
-#: that begin far below the noise follow it, settle after hundreds of steps and end elsewhere.
+#: Where the noise variance starts, relative to the data, as in `HeldOutParts`. From above: of weak signals,
+#: fits that begin far below the noise follow it, settle after hundreds of steps and end elsewhere.
 STARTS = (0.3, 1e-3, 1e-6)
 #: Data from which on a prior may be dropped early, and standard errors by which it must be worse.
 ENOUGH_TO_DROP, PLAINLY = 20, 3.0
@@ -149,6 +150,8 @@ class Jury:
         self.parts = parts[:MOST_PARTS] if drops and not self.few else parts
         self.judged: list[Judged] = []
         self.gains: list[float] = []
+        #: Dictionaries without the rows of each part, kept so that what is known of them is found once.
+        self._dictionaries: dict[int, Dictionary] = {}
 
     def judge(self, prior: Prior, label: str = "", start: Judged | None = None) -> Judged:
         """Fit the rest of the data for each part, and note how well the part is predicted.
@@ -174,11 +177,14 @@ class Jury:
                 place = part * len(tasks) + task
                 plan, guess = self.plan, self._known_noise(found, part, task)
                 if start is not None:
-                    plan = plan._replace(alpha_init=start.alphas[place], begun=True, most_noise=guess)
+                    plan = plan._replace(
+                        alpha_init=start.alphas[place], begun=True, most_noise=guess or math.inf
+                    )
                 names = f"{self.plan.task}/choice/{number}/{part + 1}/{task}", f"choice {number}"
                 fitted = self.held_out.fit_part(one, rows, plan, self.runner, names=names, known=guess)
                 if fitted.outcome.status.code in (StatusCode.STOPPED, StatusCode.FAILED):
                     raise Stopped(fitted)
+                self._dictionaries[part] = fitted.outcome.problem.phi
                 errors.append(fitted.errors)
                 found.noise.append(fitted.noise_var)
                 found.alphas.append(problem.units.apply(fitted.outcome.state.alpha, -2))
@@ -276,7 +282,8 @@ def search(jury: Jury, operator: Operator) -> None:
     def gained(last: float) -> bool:
         return not jury.judged[-1].dropped and jury.gains[-1] > last
 
-    start, begun = Independent(), jury.judge(over_tasks(Independent()))
+    start: Prior = Independent()
+    begun = jury.judge(over_tasks(start))
     exponent = last = 0.0
     for p in EXPONENTS:
         judged = jury.judge(over_tasks(Power(p)))

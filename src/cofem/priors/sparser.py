@@ -49,6 +49,7 @@ class Sparser(Prior):
     start: Prior = field(default_factory=Independent)
 
     name: ClassVar[str] = "sparser"
+
     def __post_init__(self) -> None:
         wanted = isinstance(self.strength, Real) and not isinstance(self.strength, bool)
         if not wanted or not 1 <= self.strength < float("inf"):
