@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import cofem
+from cofem.experiments.bench.genotypes import draw
 from cofem.inference.noise.rules import FromHeldOut, spread_of
 from cofem.inference.prediction import Errors
 from cofem.operators import DCT, Dense, Gradient, Mask, Wavelet
@@ -177,6 +180,27 @@ def test_sparser_starts_from_the_independent_prior_and_keeps_fewer() -> None:
     assert stages[-1] == "fit"
     kept = [np.count_nonzero(p.alpha * p.variance < 0.5) for p in (sparser, independent)]
     assert kept[0] < kept[1]
+
+
+def test_weak_signals_among_correlated_columns_are_found() -> None:
+    """Where the default follows the noise: a draw on which it does."""
+    data = draw(150, 600, 102)
+    found = {}
+    for prior in (None, "auto"):
+        post = cofem.fit(data.X, data.y, prior=prior, rng=0)
+        found[prior] = np.corrcoef(post.predict(data.X_new), data.signal_new)[0, 1]
+        assert 0.7 < post.noise_std < 1.4 or prior is None
+    assert found["auto"] > found[None] + 0.05
+
+
+def test_the_noise_is_at_most_what_another_prior_found() -> None:
+    rule = FromHeldOut(Dense(np.eye(3)), np.array([1.0, -1.0, 1.0]), np.ones(3))
+    problem = cofem._fit.prepare(
+        cofem._fit.Data(np.eye(3), np.ones(3), 0.1), cofem.Independent(), False
+    ).problem
+    state = cofem.inference.base.State(np.ones(3), np.zeros(3), np.zeros(3))
+    assert rule(problem, state, True) == 1.0
+    assert replace(rule, most=0.25)(problem, state, True) == 0.25
 
 
 def test_exact_spread_of_predictions_is_that_of_the_posterior() -> None:

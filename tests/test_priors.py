@@ -158,15 +158,16 @@ def test_every_prior_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("kind", ["real", "complex"])
 def test_sparser_follows_exact_em(kind: str) -> None:
-    """Six steps with the independent prior, then six of its own from there."""
+    """Six steps with the prior that it starts from, then six with each strength on the way."""
     Phi, Y, _ = make(kind, 1)
-    first = exact_em(Phi, Y, lambda m: 1 / m, 6)[2]
-    mean, _, alpha = exact_em(Phi, Y, lambda m: 2.5 / m, 6, start=first)
-    post = cofem.fit(
-        Phi, Y[:, 0], noise_std=NOISE, prior=cofem.Sparser(2.5), method="irls", max_iter=6, tol=0
-    )
-    np.testing.assert_allclose(post.alpha, alpha, rtol=1e-4)
-    np.testing.assert_allclose(post.mean, mean[:, 0], atol=1e-5)
+    for start in (cofem.Independent(), cofem.Block(4)):
+        alpha = exact_em(Phi, Y, lambda m, start=start: start.precisions(m, np.inf), 6)[2]
+        for strength in (1.5, 2.0, 2.5):
+            mean, _, alpha = exact_em(Phi, Y, lambda m, s=strength: s / m, 6, start=alpha)
+        prior = cofem.Sparser(2.5, start)
+        post = cofem.fit(Phi, Y[:, 0], noise_std=NOISE, prior=prior, method="irls", max_iter=6, tol=0)
+        np.testing.assert_allclose(post.alpha, alpha, rtol=1e-4)
+        np.testing.assert_allclose(post.mean, mean[:, 0], atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["real", "complex", "nonnegative"])
@@ -332,6 +333,7 @@ def test_power_lets_no_number_overflow() -> None:
         (lambda: cofem.Power(-0.1), ValueError, "p must be a number from 0 to 2, got -0.1"),
         (lambda: cofem.Power("1"), ValueError, "p must be a number from 0 to 2"),
         (lambda: cofem.Sparser(0.5), ValueError, "strength must be a number of at least 1, got 0.5"),
+        (lambda: cofem.Sparser(2, 0.25), TypeError, "start must be a prior such as Power"),
         (lambda: cofem.MultiTask(cofem.MultiTask()), ValueError, "prior must be one for a single task"),
         (lambda: cofem.MultiTask(3), TypeError, "prior must be a prior such as"),
     ],

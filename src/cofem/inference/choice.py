@@ -27,17 +27,21 @@ from cofem.inference.problem import Problem
 from cofem.inference.record import Outcome
 from cofem.inference.stages import Runner
 from cofem.operators import Operator
+from cofem.operators.dictionary import Dictionary
 from cofem.priors import Block, Independent, MultiTask, PatternCoupled, Power, Prior, Sparser
 from cofem.status import StatusCode
 
 #: Exponents from the independent prior on, and strengths beyond it, in the order in which they are tried.
-EXPONENTS, STRENGTHS = (0.25, 0.5, 1.0), (2.0, 3.0)
+EXPONENTS, STRENGTHS = (0.25, 0.5, 1.0), (1.5, 2.0, 3.0)
 #: Data below which every one of them is held out once, in this many parts.
 FEW_DATA, MANY_PARTS = 100, 10
 #: Standard errors below the best within which a prior is as good, where data are few.
 AS_GOOD = 2.0
-#: Parts that priors other than the first are judged by, at most, where data are not few.
+#: Parts that priors are judged by, at most, where data are not few and the best one is all that is asked for.
 MOST_PARTS = 2
+#: Where the noise variance starts, relative to the data, as in `HeldOutParts`. From above: of weak signals,
+#: fits that begin far below the noise follow it, settle after hundreds of steps and end elsewhere.
+STARTS = (0.3, 1e-3, 1e-6)
 #: Data from which on a prior may be dropped early, and standard errors by which it must be worse.
 ENOUGH_TO_DROP, PLAINLY = 20, 3.0
 #: Shares of the posterior's spread that are tried for the variances of predictions, since those of
@@ -139,11 +143,15 @@ class Jury:
 
     def __init__(self, problem: Problem, plan: Plan, runner: Runner, drops: bool) -> None:
         self.few = problem.n_rows < FEW_DATA
-        self.held_out = HeldOutParts(most_parts=MANY_PARTS if self.few else 5, judged=True)
+        most = MANY_PARTS if self.few else 5
+        self.held_out = HeldOutParts(most_parts=most, starts=STARTS, judged=True)
         self.problem, self.plan, self.runner, self.drops = problem, plan, runner, drops
-        self.parts = self.held_out.parts(problem.n_rows, runner.rng)
+        parts = self.held_out.parts(problem.n_rows, runner.rng)
+        self.parts = parts[:MOST_PARTS] if drops and not self.few else parts
         self.judged: list[Judged] = []
         self.gains: list[float] = []
+        #: Dictionaries without the rows of each part, kept so that what is known of them is found once.
+        self._dictionaries: dict[int, Dictionary] = {}
 
     def judge(self, prior: Prior, label: str = "", start: Judged | None = None) -> Judged:
         """Fit the rest of the data for each part, and note how well the part is predicted.
@@ -163,34 +171,44 @@ class Jury:
         alone = problem.y.ndim == 2 and not prior.joins_tasks
         tasks = [replace(problem, y=y) for y in problem.y] if alone else [problem]
         products, seconds = problem.phi.counter.products, 0.0
-        parts = self.parts[:MOST_PARTS] if self.judged and self.drops and not self.few else self.parts
-        for part, rows in enumerate(parts):
+        for part, rows in enumerate(self.parts):
             errors = []
             for task, one in enumerate(tasks):
                 place = part * len(tasks) + task
-                plan = self.plan
+                plan, guess = self.plan, self._known_noise(found, part, task)
                 if start is not None:
-                    plan = plan._replace(alpha_init=start.alphas[place], begun=True)
+                    plan = plan._replace(
+                        alpha_init=start.alphas[place], begun=True, most_noise=guess or math.inf
+                    )
                 names = f"{self.plan.task}/choice/{number}/{part + 1}/{task}", f"choice {number}"
-                # Where the noise is known already, that is a good place to start.
-                guess = self.judged[0].noise[part] if self.judged else None
-                guess = found.noise[-1] if found.noise and guess is None else guess
                 fitted = self.held_out.fit_part(one, rows, plan, self.runner, names=names, known=guess)
                 if fitted.outcome.status.code in (StatusCode.STOPPED, StatusCode.FAILED):
                     raise Stopped(fitted)
+                self._dictionaries[part] = fitted.outcome.problem.phi
                 errors.append(fitted.errors)
                 found.noise.append(fitted.noise_var)
                 found.alphas.append(problem.units.apply(fitted.outcome.state.alpha, -2))
                 seconds += float(fitted.outcome.figures["seconds"])
             found.errors.append(together(errors))
-            if self.drops and self.judged and self._is_plainly_worse(found):
-                found = found._replace(dropped=part + 1 < len(parts))
+            if self.drops and self.judged and not prior.leads_on and self._is_plainly_worse(found):
+                found = found._replace(dropped=part + 1 < len(self.parts))
                 break
         applications = (problem.phi.counter.products - products) / 2
         found = found._replace(cost=(applications, seconds))
         self.judged.append(found)
         self.gains.append(float(np.mean(self._gain(found, self.judged[0]))))
         return found
+
+    def _known_noise(self, found: Judged, part: int, task: int) -> float | None:
+        """Return the noise variance to start from: the least that another prior has found for the part.
+
+        Errors at what was held out are noise and what a prior gets wrong, so that the least is the nearest.
+        """
+        known = []
+        for judged in self.judged:
+            fits = len(judged.noise) // len(judged.errors)  # for each part: one, or one for each task
+            known += judged.noise[part * fits + task % fits :][:1]
+        return min(known) if known else found.noise[-1] if found.noise else None
 
     def _is_plainly_worse(self, found: Judged) -> bool:
         gain = self._gain(found, self.judged[self.best])
@@ -264,20 +282,22 @@ def search(jury: Jury, operator: Operator) -> None:
     def gained(last: float) -> bool:
         return not jury.judged[-1].dropped and jury.gains[-1] > last
 
-    independent = jury.judge(over_tasks(Independent()))
+    start: Prior = Independent()
+    begun = jury.judge(over_tasks(start))
     exponent = last = 0.0
     for p in EXPONENTS:
-        jury.judge(over_tasks(Power(p)))
+        judged = jury.judge(over_tasks(Power(p)))
         if not gained(last):
             break
+        if not exponent:  # of weak signals the independent prior leaves little but noise to start from
+            start, begun = Power(p), judged
         last, exponent = jury.gains[-1], p
-    jury.judge(over_tasks(Power(2)), "one precision for all")
-    last = 0.0
-    for strength in STRENGTHS:
-        jury.judge(over_tasks(Sparser(strength)), start=independent)
-        if not gained(last):
+    if not jury.judged[-1].dropped:  # else still denser signals are out of the question
+        jury.judge(over_tasks(Power(2)), "one precision for all")
+    for strength in STRENGTHS:  # each starts from where the last one ended
+        begun = jury.judge(over_tasks(Sparser(strength, start)), start=begun)
+        if begun.dropped:
             break
-        last = jury.gains[-1]
     groups = operator.groups
     if groups is not None and 1 < np.unique(groups).size < operator.shape[1]:
         jury.judge(over_tasks(Block(groups)), "one precision for each natural group")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -156,7 +157,7 @@ class Dictionary(Operator):
         return self.operator._adjoint(y)
 
     def take_rows(self, indices: Any) -> Dictionary:
-        """Return some rows, with the same count.
+        """Return some rows, with the same count; the same object while somebody has it, and what it knows.
 
         Examples
         --------
@@ -166,7 +167,16 @@ class Dictionary(Operator):
         >>> phi.take_rows([0, 3]).counter is phi.counter
         True
         """
-        return Dictionary(self.operator.take_rows(indices), self.like, counter=self.counter)
+        key = np.asarray(indices).tobytes()
+        found = self._taken.get(key)
+        if found is None:
+            found = Dictionary(self.operator.take_rows(indices), self.like, counter=self.counter)
+            self._taken[key] = found
+        return found
+
+    @cached_property
+    def _taken(self) -> WeakValueDictionary[bytes, Dictionary]:
+        return WeakValueDictionary()
 
     # --- what is computed once ----------------------------------------------------------------------
 

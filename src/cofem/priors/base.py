@@ -114,10 +114,22 @@ class Prior(ABC):
         Examples
         --------
         >>> from cofem import Independent, Sparser
-        >>> Independent().starts_from, Sparser(2).starts_from
+        >>> Independent().starts_from, Sparser(1.5).starts_from
         (None, Independent())
         """
         return None
+
+    @property
+    def leads_on(self) -> bool:
+        """Whether it is a step on the way to another prior, which may suit the data where this one does not.
+
+        Examples
+        --------
+        >>> from cofem import Independent, Sparser
+        >>> Independent().leads_on, Sparser(1.5).leads_on
+        (False, True)
+        """
+        return False
 
     def check(self, n_columns: int) -> None:  # noqa: B027 (most priors fit any dictionary)
         """Refuse what does not fit a dictionary with so many columns, naming the argument.

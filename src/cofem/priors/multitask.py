@@ -94,6 +94,11 @@ class MultiTask(Prior):
         first = self.prior.starts_from
         return None if first is None else MultiTask(first)
 
+    @property
+    def leads_on(self) -> bool:
+        """Whether it is a step on the way to another prior."""
+        return self.prior.leads_on
+
     def check(self, n_columns: int) -> None:
         """Refuse what does not fit a dictionary with so many columns.
 

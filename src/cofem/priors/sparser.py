@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import ClassVar
 
 from cofem._arrays import Array
 from cofem.priors.base import Independent, Prior, RowLayout, capped_inverse
+
+#: Strengths on the way to larger ones. At once from 1 to 2, one in three weak signals was lost.
+RISES = (1.5, 2.0, 3.0)
 
 
 @dataclass(frozen=True)
@@ -16,14 +19,17 @@ class Sparser(Prior):
 
     A Gamma prior on each precision, of shape ``(strength - 1) / 2`` and rate zero; in other words
     :math:`p(z) \propto |z|^{-strength}`. The independent prior (strength 1) keeps a coefficient where the
-    data speak for it by one standard error: of many columns and noisy data, hundreds by chance. The fit
-    starts from where one with the independent prior ends, since from the usual start weak signals would be
-    lost before they are found.
+    data speak for it by one standard error: of many columns and noisy data, hundreds by chance. From the
+    usual start weak signals would be lost before they are found. So the fit starts from where one with
+    another prior ends, and the strength is raised step by step: to 1.5, 2, 3.
 
     Parameters
     ----------
     strength : float
         At least 1; 2 to 3 for weak signals in many columns.
+    start : Prior
+        The prior of the fit that comes first: the independent one, or ``Power(0.25)`` to ``Power(1)`` for
+        signals so weak that the independent one mostly fits noise.
 
     Examples
     --------
@@ -40,14 +46,32 @@ class Sparser(Prior):
     """
 
     strength: float = 2.0
+    start: Prior = field(default_factory=Independent)
 
     name: ClassVar[str] = "sparser"
-    free_of_units: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         wanted = isinstance(self.strength, Real) and not isinstance(self.strength, bool)
         if not wanted or not 1 <= self.strength < float("inf"):
             raise ValueError(f"strength must be a number of at least 1, got {self.strength!r}")
+        if not isinstance(self.start, Prior):
+            raise TypeError(f"start must be a prior such as Power(0.25), got {self.start!r}")
+
+    @property
+    def label(self) -> str:
+        """The prior in a few words."""
+        after = "" if self.start.is_independent else f", start={self.start.label}"
+        return f"Sparser({self.strength:g}{after})"
+
+    @property
+    def free_of_units(self) -> bool:  # type: ignore[override]
+        """Whether units of columns make no difference: not where the fit that comes first depends on them."""
+        return self.start.free_of_units
+
+    @property
+    def libraries(self) -> tuple[str, ...] | None:  # type: ignore[override]
+        """Array libraries that the update of the fit that comes first works on."""
+        return self.start.libraries
 
     @property
     def is_independent(self) -> bool:  # type: ignore[override]
@@ -56,8 +80,29 @@ class Sparser(Prior):
 
     @property
     def starts_from(self) -> Prior | None:
-        """The independent prior."""
-        return None if self.strength == 1 else Independent()
+        """The prior of the fit that comes first: one a little less strong, or `start`."""
+        if self.strength == 1:
+            return None
+        before = [rise for rise in RISES if rise < self.strength]
+        return Sparser(before[-1], self.start) if before else self.start
+
+    @property
+    def leads_on(self) -> bool:
+        """Whether a strength below 2: gains may begin after it."""
+        return self.strength < 2
+
+    def check(self, n_columns: int) -> None:
+        """Refuse a prior to start from that does not fit the dictionary.
+
+        Examples
+        --------
+        >>> from cofem import Power
+        >>> Sparser(2, Power(0.5, [[0, 9]])).check(8)
+        Traceback (most recent call last):
+            ...
+        ValueError: groups[0] must hold indices from 0 to 7, got [0, 9]
+        """
+        self.start.check(n_columns)
 
     def for_rows(self, layout: RowLayout) -> Sparser:
         """Refuse: the degrees of freedom of rows would cancel the strength."""

@@ -10,6 +10,7 @@ from cofem.experiments.bench.dct_time import DCTTime
 from cofem.experiments.bench.dense_time import DenseTime
 from cofem.experiments.bench.endurance import Endurance
 from cofem.experiments.bench.everyday import Everyday
+from cofem.experiments.bench.genotypes import WeakSignals
 from cofem.experiments.bench.image import Image
 from cofem.experiments.bench.kinds import Kinds
 from cofem.experiments.bench.learned_coverage import LearnedCoverage
@@ -46,6 +47,7 @@ BENCHMARKS: dict[str, Study] = {
         Coverage(),
         LearnedCoverage(),
         Priors(),
+        WeakSignals(),
         Endurance(),
     )
 }

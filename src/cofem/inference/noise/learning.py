@@ -66,6 +66,8 @@ class Plan(NamedTuple):
         The user's tolerance.
     begun : bool
         Whether `alpha_init` is where the fit ended that this one starts from.
+    most_noise : float
+        Largest noise variance that may be learned.
     """
 
     task: int
@@ -74,6 +76,7 @@ class Plan(NamedTuple):
     max_iter: int
     tol: float | None
     begun: bool = False
+    most_noise: float = math.inf
 
     def stage(self, name: str = "fit", noise: NoiseRule | None = None) -> Stage:
         """Return the fit itself as a stage."""
@@ -337,8 +340,11 @@ class HeldOutParts:
             starts = (problem.noise_var / power,)
         elif known is not None and known < NOTHING_FOUND * power:
             starts = (known / power, *starts)
+        if plan.begun:  # from elsewhere it would not find more
+            starts = starts[:1]
         for turn, start in enumerate(starts):
             seen, rule = split(problem, rows, start)
+            rule = replace(rule, most=plan.most_noise)
             method, _ = choose_method(seen)
             name, title = f"{names[0]}/{turn}", names[1]
             steps = method.default_max_iter

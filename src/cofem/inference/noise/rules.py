@@ -93,6 +93,8 @@ class FromHeldOut:
         Part of the error that the posterior's spread may explain.
     follows : bool
         Whether the noise may rise before the fit has settled.
+    most : float
+        Largest noise variance that may be found, where another fit has predicted these data so well.
     """
 
     phi: Operator
@@ -101,6 +103,7 @@ class FromHeldOut:
     local: bool = False
     most_spread: float = MOST_SPREAD
     follows: bool = False
+    most: float = np.inf
 
     def __call__(self, problem: Problem, state: State, settled: bool) -> float:
         """Return the noise variance for the next step."""
@@ -112,7 +115,7 @@ class FromHeldOut:
         spread = self._spread(problem, state, settled)
         found = error - min(spread, self.most_spread * error)
         # Predictions that are worse than none say nothing about the noise.
-        found = min(found, average(squared_modulus(self.y)))
+        found = min(found, average(squared_modulus(self.y)), self.most)
         # A fit that has not found the signal yet takes it for noise, and would then never find it.
         if self.follows:
             return min(found, FASTEST_RISE * problem.noise_var)
