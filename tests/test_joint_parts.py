@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 import cofem
-from cofem.inference.base import Info, State
+from cofem.inference.base import State
 from cofem.inference.irls import IRLS
 from cofem.inference.loop import Stage, run
 from cofem.inference.noise.joint import joint_method, split_jointly
@@ -125,28 +124,6 @@ def test_resumed_among_joint_parts(tmp_path: Path) -> None:
     assert post.noise_std == whole.noise_std
 
 
-@dataclass(frozen=True)
-class Misled(IRLS):
-    """Exact steps whose first one turns out to be wrong."""
-
-    def restarts(self, state: State) -> bool:
-        return state.carry is None
-
-    def restart(
-        self, problem: Problem, alpha: Any, state: State, rng: np.random.Generator
-    ) -> tuple[State, Info]:
-        started.append(alpha)
-        new, info = self.init(problem, alpha, rng)
-        return State(new.alpha, new.mean, new.variance, carry="again"), info
-
-    def expectation(self, problem: Problem, alpha: Any, state: State, rng: np.random.Generator) -> Any:
-        moments = super().expectation(problem, alpha, state, rng)
-        return type(moments)(moments.mean, moments.variance, "again", moments.info)
-
-
-started: list[Any] = []
-
-
 class Quiet:
     """Nobody looks on."""
 
@@ -158,17 +135,6 @@ class Quiet:
 
     def keep(self, record: Any) -> None:
         return
-
-
-@pytest.mark.parametrize("warm", [True, False])
-def test_fit_that_was_misled_forgets_where_parts_led(warm: bool) -> None:
-    Phi, y, _ = incoherent()
-    problem = problem_of(Phi, y).with_noise(0.05**2)
-    start = np.geomspace(1, 100, 160)
-    started.clear()
-    run(problem, Misled(), Stage("0/fit", "fit", start, 5, warm=warm), Quiet())
-    (alpha,) = started
-    assert np.allclose(alpha, problem.usual_start() if warm else start)
 
 
 @pytest.mark.parametrize("rough", [True, False])

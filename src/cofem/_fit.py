@@ -347,12 +347,7 @@ def _run(problem: Problem, plan: Plan, runner: Runner, learned: Learned) -> Outc
     if learned.stopped:
         runner.drop_checkpoint()
     problem = problem.with_noise(learned.noise_var)
-    stage = plan.stage(noise=learned.rule)
-    # Where parts of the data led; but who says where to start, or starts from another prior's fit, means it.
-    usual = plan.alpha_init is None and problem.first is None and not problem.nonnegative
-    if learned.alpha_init is not None and usual:
-        stage = stage._replace(alpha_init=learned.alpha_init, warm=True)
-    return runner.run(problem, plan.method, stage, one_step=learned.stopped)
+    return runner.run(problem, plan.method, plan.stage(noise=learned.rule), one_step=learned.stopped)
 
 
 def _before_the_noise_is_known(problem: Problem, outcome: Outcome) -> Outcome:

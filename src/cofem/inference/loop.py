@@ -50,9 +50,6 @@ class Stage(NamedTuple):
         Makes figures of where the stage ended, which the outcome and the checkpoint hold.
     begun : bool
         Whether `alpha_init` is where the fit ended that this one starts from; see `Problem.first`.
-    warm : bool
-        Whether `alpha_init` comes from fits to parts of the data. A fit that was misled begins again from the
-        usual start, since these may have been, too.
     rough : bool
         Whether nothing but the noise is wanted: the run ends once that has settled.
     """
@@ -66,7 +63,6 @@ class Stage(NamedTuple):
     kept: bool = False
     judge: Judge | None = None
     begun: bool = False
-    warm: bool = False
     rough: bool = False
 
 
@@ -166,8 +162,7 @@ def _next_step(
     restarts = method.restarts(old)
     try:
         if restarts:
-            again = None if stage.warm else stage.alpha_init
-            new, info = method.restart(problem, problem.start(again), old, rng)
+            new, info = method.restart(problem, problem.start(stage.alpha_init), old, rng)
         else:
             new, info = method.step(problem, old, rng)
         if info.end is not StatusCode.FAILED and not _is_finite(new):

@@ -100,8 +100,6 @@ class Learned(NamedTuple):
         The fit at that noise, if learning the noise has made it.
     fault : str
         What went wrong, if the noise could not be learned: it is then what was known by then.
-    alpha_init : array of shape (D,) or None
-        Where the fit may start, in the user's units: the mean of the prior variances that parts ended with.
     """
 
     noise_var: float
@@ -110,15 +108,13 @@ class Learned(NamedTuple):
     stopped: bool = False
     outcome: Outcome | None = None
     fault: str = ""
-    alpha_init: Array | None = None
 
 
 class Part(NamedTuple):
-    """A fit to the data without some, the noise found there, and whether the fit may start where it ended."""
+    """A fit to the data without some, and the noise that was found there."""
 
     outcome: Outcome
     noise_var: float
-    warm: bool = False
 
     @property
     def errors(self) -> Errors:
@@ -260,9 +256,6 @@ class HeldOutParts:
             return self._learn_jointly(problem, parts, plan, runner, method)
         found: list[float] = []
         errors: list[Errors] = []
-        prior_variance: Array | float = 0.0
-        # Few data are not worth it, and MacKay's update does not come back from where parts have been.
-        warm = problem.n_rows >= FEW_FOR_ROUGH
         for number, rows in enumerate(parts, 1):
             title = "noise" if len(parts) == 1 else f"noise {number}/{len(parts)}"
             names = f"{plan.task}/noise/{number}", title
@@ -275,12 +268,9 @@ class HeldOutParts:
                 return with_few_data(Learned(known_by_then, STOPPED, stopped=True), problem)
             found.append(part.noise_var)
             errors.append(part.errors)
-            prior_variance = prior_variance + 1 / part.outcome.state.alpha
-            warm = warm and part.warm
         # The median, since a fit of one part may miss the signal.
         noise_var = float(np.median(found))
-        alpha = len(parts) / prior_variance if warm else None
-        return _learned(problem, parts, noise_var, errors, alpha)
+        return _learned(problem, parts, noise_var, errors)
 
     def _learn_jointly(
         self, problem: Problem, parts: list[np.ndarray], plan: Plan, runner: Runner, method: Method
@@ -302,9 +292,7 @@ class HeldOutParts:
                 noise_var = max(noise_var, rule(outcome.problem, outcome.state, True))
             if noise_var < NOTHING_FOUND * power:
                 break
-        prior_variance = np.mean((1 / outcome.state.alpha).reshape(len(parts), -1), axis=0)
-        errors = [Part(outcome, noise_var).errors]
-        return _learned(problem, parts, noise_var, errors, 1 / prior_variance)
+        return _learned(problem, parts, noise_var, [Part(outcome, noise_var).errors])
 
     def fit_part(
         self,
@@ -365,7 +353,7 @@ class HeldOutParts:
             found = noise_var < NOTHING_FOUND * power
             if found or given or outcome.status.code is StatusCode.STOPPED:
                 break
-        return Part(outcome, noise_var, method.default_max_iter <= USUAL_STEPS)
+        return Part(outcome, noise_var)
 
     def parts(self, n_rows: int, rng: np.random.Generator) -> list[np.ndarray]:
         """Choose the rows to hold out, one set for each fit."""
@@ -375,16 +363,13 @@ class HeldOutParts:
         return [np.sort(order[i * size : (i + 1) * size]) for i in range(max(1, count))]
 
 
-def _learned(
-    problem: Problem, parts: list[np.ndarray], noise_var: float, errors: list[Errors], alpha: Array | None
-) -> Learned:
-    """Say where the noise comes from, and where the fit may start."""
+def _learned(problem: Problem, parts: list[np.ndarray], noise_var: float, errors: list[Errors]) -> Learned:
+    """Say where the noise comes from."""
     count = sum(rows.size for rows in parts)
     turns = "" if len(parts) == 1 else f", {len(parts)} parts in turn"
     note = f"the noise was learned from {count} data held out{turns}"
     note += about_intervals(errors, noise_var)
-    start = None if alpha is None else problem.units.apply(alpha, -2)
-    return with_few_data(Learned(noise_var, note, alpha_init=start), problem)
+    return with_few_data(Learned(noise_var, note), problem)
 
 
 def split(problem: Problem, held_out: np.ndarray, start: float) -> tuple[Problem, FromHeldOut]:
