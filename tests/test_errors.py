@@ -177,12 +177,19 @@ def test_a_callback_sees_the_state_in_user_units_and_can_stop():
     assert post.n_iter == 3
 
 
-def test_a_callback_sees_the_noise_being_learned():
+#: Parts that are held out are fitted together, or one by one where the user says where to start.
+TOGETHER, IN_TURN = {}, {"alpha_init": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("settings", "parts"), [(TOGETHER, ["noise"]), (IN_TURN, [f"noise {number}/5" for number in range(1, 6)])]
+)
+def test_a_callback_sees_the_noise_being_learned(settings, parts):
     case = dense_case(256, f=2, density=0.05, noise_std=0.01)
     seen = []
-    post = cofem.fit(case.Phi, case.y, rng=0, callback=seen.append)
+    post = cofem.fit(case.Phi, case.y, rng=0, callback=seen.append, **settings)
     stages = list(dict.fromkeys(state.stage for state in seen))
-    assert stages == [f"noise {number}/5" for number in range(1, 6)] + ["fit"]
+    assert stages == [*parts, "fit"]
     for name in ("elapsed", "applications"):
         figures = [getattr(state, name) for state in seen]
         assert figures == sorted(figures)
@@ -193,7 +200,8 @@ def test_a_callback_sees_the_noise_being_learned():
     assert post.noise_std == last[-1].noise_std
 
 
-def test_a_callback_stops_the_learning_of_the_noise_as_well():
+@pytest.mark.parametrize(("settings", "part"), [(TOGETHER, "noise"), (IN_TURN, "noise 1/5")])
+def test_a_callback_stops_the_learning_of_the_noise_as_well(settings, part):
     case = dense_case(256, f=2, density=0.05, noise_std=0.01)
     seen, seen_noise = [], []
 
@@ -202,8 +210,8 @@ def test_a_callback_stops_the_learning_of_the_noise_as_well():
         seen_noise.append(state.noise_std)
         return len(seen) >= 4
 
-    post = cofem.fit(case.Phi, case.y, rng=0, callback=stop)
-    assert seen == ["noise 1/5"] * 4 + ["fit"]
+    post = cofem.fit(case.Phi, case.y, rng=0, callback=stop, **settings)
+    assert seen == [part] * 4 + ["fit"]
     assert post.status.code is cofem.StatusCode.STOPPED
     assert "while the noise was learned" in str(post.status)
     assert post.n_iter == 1

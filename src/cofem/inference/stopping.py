@@ -31,9 +31,8 @@ PRIOR_CHANGE = 0.1
 SPREAD = 1.0
 #: Its relative change in a step at which it counts as settled where it is.
 SPREAD_CHANGE = 0.03
-#: Relative change of the noise variance in a step below which it counts as settled; and where nothing else
-#: is wanted.
-NOISE_SETTLED, NOISE_ROUGHLY_SETTLED = 0.02, 0.05
+#: Relative change of the noise variance in a step below which it counts as settled.
+NOISE_SETTLED = 0.02
 #: Change of the mean, in units of the noise and relative to itself, at which the noise is looked at where
 #: nothing else is wanted: an error of a tenth of the noise in the mean changes what is held out by 1 %.
 ROUGH_SHARE, ROUGH_MOST = 0.1, 0.03
@@ -189,7 +188,7 @@ class NoiseChange(NamedTuple):
 
     Examples
     --------
-    >>> NoiseChange(1.03, rough=False).settled, NoiseChange(1.03, rough=True).settled
+    >>> NoiseChange(1.03, rough=False).steady, NoiseChange(1.03, rough=True).steady
     (False, True)
     """
 
@@ -199,7 +198,7 @@ class NoiseChange(NamedTuple):
     @property
     def settled(self) -> bool:
         """Whether the noise has settled."""
-        return abs(math.log(self.ratio)) < (NOISE_ROUGHLY_SETTLED if self.rough else NOISE_SETTLED)
+        return abs(math.log(self.ratio)) < NOISE_SETTLED
 
     @property
     def steady(self) -> bool:

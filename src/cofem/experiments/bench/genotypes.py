@@ -107,7 +107,9 @@ class WeakSignals(Study):
                 y_new = data.signal_new + np.random.default_rng(cell.seed).standard_normal(N_NEW)
                 held = 100 * float(np.mean(np.abs(y_new - predicted) < WITHIN_90 * std))
         correlation = float(np.corrcoef(predicted, data.signal_new)[0, 1])
-        return Measurement(elapsed, reached=True, figures={"correlation": correlation, "held": held})
+        off = np.linalg.norm(predicted - data.signal_new) / np.linalg.norm(data.signal_new)
+        figures = {"correlation": correlation, "held": held}
+        return Measurement(elapsed, nrmse=100 * float(off), reached=True, figures=figures)
 
     def report(self, rows: Rows) -> Report:
         """Compare with LassoCV."""
