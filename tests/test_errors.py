@@ -208,10 +208,10 @@ def test_a_callback_stops_the_learning_of_the_noise_as_well(settings, part):
     def stop(state):
         seen.append(state.stage)
         seen_noise.append(state.noise_std)
-        return len(seen) >= 4
+        return len(seen) >= 8
 
     post = cofem.fit(case.Phi, case.y, rng=0, callback=stop, **settings)
-    assert seen == [part] * 4 + ["fit"]
+    assert seen == [part] * 8 + ["fit"]
     assert post.status.code is cofem.StatusCode.STOPPED
     assert "while the noise was learned" in str(post.status)
     assert post.n_iter == 1
