@@ -112,7 +112,7 @@ class Coherent(Study):
         )
         kinds = list(COHERENT)
         series = {
-            name: (kinds, [self._at(rows.where(kind=kind), name).median("nrmse") for kind in kinds])
+            name: (kinds, [self._judged(rows.where(kind=kind), name).median("nrmse") for kind in kinds])
             for name in ("exact EM", "default", "learned")
         }
         return Report(tables, checks, Plot(series, "", "NRMSE, %", "median NRMSE by kind of dictionary"))
@@ -123,13 +123,16 @@ class Coherent(Study):
         found = [size for size in rows.values("D") if size <= SIZE]
         return rows.where(method, D=found[-1]) if found else rows.where("nothing")
 
+    def _judged(self, rows: Rows, method: str) -> Rows:
+        """Rows of the problems that exact EM was run on: it takes minutes a fit, and may have fewer."""
+        same = {row.cell.seed for row in self._at(rows, "exact EM")}
+        return Rows(row for row in self._at(rows, method) if row.cell.seed in same)
+
     def _line(self, kind: str, rows: Rows, checks: list[Check]) -> list[str]:
         default, learned, exact, other = (
             self._at(rows, name) for name in ("default", "learned", "exact EM", "incoherent")
         )
-        # Exact EM takes minutes a fit: it may have been run on fewer problems.
-        same = {row.cell.seed for row in exact}
-        judged = Rows(row for row in default if row.cell.seed in same)
+        judged = self._judged(rows, "default")
         ratio = judged.median("nrmse") / exact.median("nrmse")
         slower = default.median("seconds") / other.median("seconds")
         error = default.median("variance_error")
