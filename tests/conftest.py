@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import Any
 
 from hypothesis import settings
@@ -41,3 +42,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.section("skipped for want of a package, which COFEM_REQUIRE_ALL forbids")
         for line in _missing:
             terminalreporter.line(line)
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C interrupt: a shell that runs the suite in the background has processes ignore it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
