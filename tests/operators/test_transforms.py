@@ -5,7 +5,8 @@ import pytest
 import scipy.fft
 
 from cofem.operators import DCT, FFT, Mask
-from cofem.operators.transforms.scipy_lines import fft_workers
+from cofem.operators.transforms import host_lines
+from cofem.operators.transforms.host_lines import fft_workers
 
 rng = np.random.default_rng(3)
 
@@ -77,3 +78,62 @@ def test_columns_of_a_large_masked_real_fft_have_exact_norms() -> None:
     np.testing.assert_allclose(
         operator.column_norms()[some], np.linalg.norm(operator.columns(some), axis=-1), rtol=1e-10
     )
+
+
+LAYOUTS = [
+    ((12,), (0,)),
+    ((5, 2**13), (1,)),
+    ((2**13 + 1,), (0,)),
+    ((3, 8, 9), (1, 2)),
+    ((2, 3, 4, 5), (-3, -1)),
+]
+
+
+@pytest.mark.parametrize(("shape", "axes"), LAYOUTS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128, np.int64])
+def test_both_libraries_transform_alike(shape: tuple, axes: tuple, dtype: type, monkeypatch) -> None:
+    pytest.importorskip("ducc0")
+    x = (10 * rng.standard_normal(shape)).astype(dtype)
+    if np.iscomplexobj(x):
+        x = x + np.asarray(1j * rng.standard_normal(shape), dtype)
+
+    def everything(overwrite: bool) -> list[np.ndarray]:
+        kept = [
+            transform(x.copy(), axes, inverse, overwrite)
+            for transform in (host_lines.cosines, host_lines.waves)
+            for inverse in (False, True)
+        ]
+        last = x.shape[-1]
+        for real in {False, not np.iscomplexobj(x)}:
+            spectra = host_lines.spectrum(x, (last + 3,), real)
+            kept += [spectra.copy(), host_lines.from_spectrum(spectra, (last + 3,), real)]
+        return kept
+
+    before = x.copy()
+    fast = everything(False), everything(True)
+    np.testing.assert_array_equal(x, before)
+    monkeypatch.setattr(host_lines, "_ducc", lambda: None)
+    plain = everything(False)
+    rough = 1e-4 if np.dtype(dtype).char in "fF" else 1e-10
+    for found in fast:
+        for ours, theirs in zip(found, plain, strict=True):
+            assert ours.dtype == theirs.dtype
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=rough * np.abs(theirs).max())
+
+
+def test_arrays_that_may_not_be_written_to_are_not(monkeypatch) -> None:
+    x = rng.standard_normal(16)
+    x.flags.writeable = False
+    np.testing.assert_allclose(host_lines.cosines(x, (0,), overwrite_x=True), scipy.fft.dct(x, norm="ortho"))
+    half = scipy.fft.rfft(x)
+    half.flags.writeable = False
+    np.testing.assert_allclose(host_lines.from_spectrum(half, (16,), real=True), x)
+
+
+def test_ducc0_is_used_where_it_is_installed(monkeypatch) -> None:
+    ducc0 = pytest.importorskip("ducc0")
+    assert host_lines._ducc() is ducc0.fft
+    monkeypatch.setitem(__import__("sys").modules, "ducc0", None)
+    host_lines._ducc.cache_clear()
+    assert host_lines._ducc() is None
+    host_lines._ducc.cache_clear()

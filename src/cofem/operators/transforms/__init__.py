@@ -2,7 +2,7 @@
 
 `dispatch` is the only module that operators use. It picks the route:
 
-- ``scipy_lines``: scipy.fft, for NumPy arrays;
+- ``host_lines``: NumPy arrays, by ducc0 or scipy.fft;
 - ``long_lines``: long single lines of NumPy arrays, where folding them is faster than scipy.fft;
 - ``array_library``: all other libraries, through the fast Fourier transform that they have.
 """

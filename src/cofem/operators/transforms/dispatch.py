@@ -15,9 +15,8 @@ import numpy as np
 import scipy.fft
 
 from cofem._arrays import Array, DeviceCache, namespace, number_like, precision_of, take
-from cofem.operators.transforms import array_library
+from cofem.operators.transforms import array_library, host_lines
 from cofem.operators.transforms.long_lines import dct_long, idct_long, pays
-from cofem.operators.transforms.scipy_lines import fft_workers
 
 Shape = tuple[int, ...]
 
@@ -50,7 +49,8 @@ def dct(x: Array, shape: Shape, axes: Shape | None = None, overwrite_x: bool = F
         return array_library.along_axes(array_library.dct, x, shape, axes)
     if len(shape) == 1 and pays(x):
         return dct_long(x, overwrite_x)
-    return _by_scipy(scipy.fft.dctn, x, shape, axes, norm="ortho", overwrite_x=overwrite_x)
+    axes = host_lines.last_axes(shape) if axes is None else axes
+    return host_lines.cosines(_arrays_of(x, shape), axes, overwrite_x=overwrite_x).reshape(x.shape)
 
 
 def idct(x: Array, shape: Shape, axes: Shape | None = None, overwrite_x: bool = False) -> Array:
@@ -66,7 +66,8 @@ def idct(x: Array, shape: Shape, axes: Shape | None = None, overwrite_x: bool = 
         return array_library.along_axes(array_library.idct, x, shape, axes)
     if len(shape) == 1 and pays(x):
         return idct_long(x, overwrite_x)
-    return _by_scipy(scipy.fft.idctn, x, shape, axes, norm="ortho", overwrite_x=overwrite_x)
+    axes = host_lines.last_axes(shape) if axes is None else axes
+    return host_lines.cosines(_arrays_of(x, shape), axes, True, overwrite_x).reshape(x.shape)
 
 
 def fft(x: Array, shape: Shape, overwrite_x: bool = False) -> Array:
@@ -80,7 +81,8 @@ def fft(x: Array, shape: Shape, overwrite_x: bool = False) -> Array:
     """
     if not isinstance(x, np.ndarray):
         return array_library.fourier(x, shape)
-    return _by_scipy(scipy.fft.fftn, x, shape, norm="ortho", overwrite_x=overwrite_x)
+    axes = host_lines.last_axes(shape)
+    return host_lines.waves(_arrays_of(x, shape), axes, overwrite_x=overwrite_x).reshape(x.shape)
 
 
 def ifft(x: Array, shape: Shape, overwrite_x: bool = False) -> Array:
@@ -94,7 +96,8 @@ def ifft(x: Array, shape: Shape, overwrite_x: bool = False) -> Array:
     """
     if not isinstance(x, np.ndarray):
         return array_library.fourier(x, shape, inverse=True)
-    return _by_scipy(scipy.fft.ifftn, x, shape, norm="ortho", overwrite_x=overwrite_x)
+    axes = host_lines.last_axes(shape)
+    return host_lines.waves(_arrays_of(x, shape), axes, True, overwrite_x).reshape(x.shape)
 
 
 def cosine_sums_at_even_frequencies(x: Array) -> Array:
@@ -120,7 +123,7 @@ def cosine_sums_at_even_frequencies(x: Array) -> Array:
 def _cosine_sums(x: Array) -> Array:
     """Return ``sum_i x_i cos(pi k (2i + 1) / 2n)`` for k = 0..n-1, along the last axis."""
     if isinstance(x, np.ndarray):  # SciPy gives twice the sum
-        return 0.5 * scipy.fft.dct(x, workers=fft_workers(x.shape))
+        return 0.5 * scipy.fft.dct(x, workers=host_lines.fft_workers(x.shape))
     sums = array_library.dct(x) * number_like(x, (x.shape[-1] / 2) ** 0.5)
     sums[..., 0] *= 2**0.5
     return sums
@@ -137,7 +140,8 @@ def cosine_series(amplitudes: Array) -> Array:
     """
     n = amplitudes.shape[-1]
     if isinstance(amplitudes, np.ndarray):  # type III counts every frequency but the zeroth twice
-        return 0.5 * scipy.fft.dct(amplitudes, type=3, workers=fft_workers(amplitudes.shape))
+        workers = host_lines.fft_workers(amplitudes.shape)
+        return 0.5 * scipy.fft.dct(amplitudes, type=3, workers=workers)
     return array_library.idct(amplitudes) * number_like(amplitudes, (n / 2) ** 0.5)
 
 
@@ -151,7 +155,7 @@ def sine_sums(x: Array, shape: Shape) -> Array:
     array([ 0.,  1.,  0., -1.])
     """
     if isinstance(x, np.ndarray):
-        return -_by_scipy(scipy.fft.fftn, x, shape).imag
+        return -host_lines.spectrum(_arrays_of(x, shape), shape, real=False).imag.reshape(x.shape)
     return namespace(x).imag(array_library.fourier(x, shape)) * -(prod(shape) ** 0.5)
 
 
@@ -175,9 +179,7 @@ def padded_spectrum(x: Array, shape: Shape, real: bool) -> Array:
     """
     if not isinstance(x, np.ndarray):
         return array_library.padded_fourier(x, shape, real)
-    axes = _last_axes(shape)
-    transform = scipy.fft.rfftn if real else scipy.fft.fftn
-    return transform(x, s=shape, axes=axes, workers=fft_workers(x.shape, axes))
+    return host_lines.spectrum(x, shape, real)
 
 
 def from_spectrum(spectra: Array, shape: Shape, real: bool) -> Array:
@@ -191,10 +193,7 @@ def from_spectrum(spectra: Array, shape: Shape, real: bool) -> Array:
     """
     if not isinstance(spectra, np.ndarray):
         return array_library.padded_inverse(spectra, shape, real)
-    axes = _last_axes(shape)
-    inverse = scipy.fft.irfftn if real else scipy.fft.ifftn
-    workers = fft_workers((*spectra.shape[: -len(shape)], *shape), axes)
-    return inverse(spectra, s=shape, axes=axes, workers=workers, overwrite_x=True)
+    return host_lines.from_spectrum(spectra, shape, real)
 
 
 class WeightedDCT:
@@ -232,15 +231,6 @@ class WeightedDCT:
         return array_library.dct_around(self._folded[key], x)
 
 
-def _last_axes(shape: Shape) -> Shape:
-    return tuple(range(-len(shape), 0))
-
-
-def _by_scipy(
-    transform: Callable, x: np.ndarray, shape: Shape, axes: Shape | None = None, **options: Any
-) -> np.ndarray:
-    """Apply a function of scipy.fft to the arrays that vectors flatten."""
-    axes = _last_axes(shape) if axes is None else axes
-    signals = x.reshape(*x.shape[:-1], *shape)
-    workers = fft_workers(signals.shape, axes)
-    return transform(signals, axes=axes, workers=workers, **options).reshape(x.shape)
+def _arrays_of(x: np.ndarray, shape: Shape) -> np.ndarray:
+    """Return the arrays that vectors flatten."""
+    return x.reshape(*x.shape[:-1], *shape)

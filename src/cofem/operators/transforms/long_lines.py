@@ -27,7 +27,7 @@ import scipy.fft
 
 from cofem._arrays import Array
 from cofem._blocks import CACHE_BLOCK, blocks, vectors_at_once
-from cofem.operators.transforms.scipy_lines import fft_workers
+from cofem.operators.transforms.host_lines import fft_workers
 
 # From these lengths on a folded transform is the faster one in both directions, measured on two cores. In
 # double precision the vector units hold only two numbers, so that there is less to gain.
