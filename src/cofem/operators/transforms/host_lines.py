@@ -1,4 +1,4 @@
-"""Transforms of NumPy arrays along some of their axes, by ducc0 where it is installed and faster, or by SciPy.
+"""Transforms of NumPy arrays along some axes: by ducc0 where it is installed and faster, or by SciPy.
 
 ducc0 is the successor of the library inside of scipy.fft. A call costs it 1 us where SciPy takes 10, complex
 transforms of one line use the vector units, and those along several axes are 1.2 to 2.5 times as fast. SciPy
@@ -21,7 +21,7 @@ import scipy.fft
 # takes up to eight lines at a time through the vector units of one core.
 _MIN_NUMBERS_TO_SPLIT = 2**18
 _MIN_LINES_TO_SPLIT = 8
-# Longest lines that ducc0 is given, alone and beside others: cosines, complex waves, and waves of real numbers.
+# Longest lines that ducc0 is given, alone and beside others: cosines, complex waves, waves of real numbers.
 _COSINES, _WAVES, _HALF_WAVES = (2**16, 2**12), (2**20, 2**13), (2**18, 2**18)
 # From this length on a length with a large prime factor goes to SciPy.
 _LONG = 2**15
