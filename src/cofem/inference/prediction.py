@@ -8,6 +8,8 @@ from functools import cache
 import numpy as np
 from scipy.special import gammaln, ndtri
 
+from cofem._blocks import blocks
+
 #: Draws that variances count for where they are exact or come from many: precisions are fitted, too.
 MOST_DRAWS = 8.0
 #: Noise levels that are tried, relative to the data: from afar, and how finely in the end.
@@ -29,6 +31,8 @@ LEVEL, OWN = 0.95, 0.1
 NOISE_UNCERTAIN = 8.0
 #: How much less likely than the best noise a larger one may be, in nats.
 NEARLY = 0.5
+#: Numbers that are worked on at once.
+AT_ONCE = 2**14
 #: Data from which on that holds; of fewer, less: one standard error of a few is half of the noise.
 ENOUGH = 100
 
@@ -72,26 +76,37 @@ class Errors:
         constant = gammaln((n + 1) / 2) - gammaln(n / 2) - 0.5 * np.log(np.pi * n)
         return constant - 0.5 * np.log(variance) - (n + 1) / 2 * np.log1p(ratio / n)
 
-    def log_density(self, noise_var: float, scale: float = 1.0) -> float:
-        """Return the log density of all data at a noise variance, the sum of `log_densities`.
+    def log_density(self, noise_vars: np.ndarray, scale: float = 1.0) -> np.ndarray:
+        """Return the log density of all data at each of some noise variances: sums of `log_densities`.
+
+        Parameters
+        ----------
+        noise_vars : ndarray of shape (K,)
+            Noise variances.
+        scale : float
+            What variances of predictions are multiplied by.
 
         Examples
         --------
         >>> import numpy as np
         >>> rng = np.random.default_rng(0)
         >>> errors = Errors(rng.random((2, 30)), rng.random(30), 8.0, of_complex=False)
-        >>> bool(np.isclose(errors.log_density(0.1, 0.7), errors.log_densities(0.1, 0.7).sum(), rtol=1e-12))
+        >>> found = errors.log_density(np.array([0.1, 0.2]), 0.7)
+        >>> np.allclose(found, [errors.log_densities(v, 0.7).sum() for v in (0.1, 0.2)], rtol=1e-12)
         True
         """
-        n, free = self.draws, 1 if self.of_complex else 2
-        variance = (scale * self.spread + noise_var) * ((n - free) / n)
-        with_error = variance + self.squares / n
-        logs = n * _sum_of_logs(variance) * (self.squares.size // max(variance.size, 1))
-        logs -= (n + 1) * _sum_of_logs(with_error)
+        n, free, count = self.draws, 1 if self.of_complex else 2, self.squares.size
+        spread, addend = scale * self.spread, (self.squares / n).reshape(-1, self.spread.size)
+        found = np.empty(noise_vars.size)
+        for some in blocks(noise_vars.size, max(1, AT_ONCE // max(count, 1))):
+            variance = (spread + noise_vars[some, None]) * ((n - free) / n)
+            with_error = variance[:, None, :] + addend
+            found[some] = n * len(addend) * _sums_of_logs(variance)
+            found[some] -= (n + 1) * _sums_of_logs(with_error.reshape(len(variance), -1))
         if self.of_complex:
-            return logs - self.squares.size * float(np.log(np.pi))
+            return found - count * float(np.log(np.pi))
         constant = gammaln((n + 1) / 2) - gammaln(n / 2) - 0.5 * np.log(np.pi * n)
-        return 0.5 * logs + self.squares.size * float(constant)
+        return 0.5 * found + count * float(constant)
 
     def likely_noise(self, power: float, scale: float = 1.0) -> float:
         """Return the largest noise variance that is nearly as likely as the best one.
@@ -106,8 +121,8 @@ class Errors:
         nearly = NEARLY * min(1.0, self.squares.size / ENOUGH)
 
         def last_likely(levels: np.ndarray) -> int:
-            found = [self.log_density(level**2 * power, scale) for level in levels]
-            return int(np.flatnonzero(np.array(found) >= max(found) - nearly)[-1])
+            found = self.log_density(levels**2 * power, scale)
+            return int(np.flatnonzero(found >= found.max() - nearly)[-1])
 
         at = last_likely(LEVELS)
         low, high = LEVELS[max(at - 1, 0)], LEVELS[min(at + 1, LEVELS.size - 1)]
@@ -125,8 +140,8 @@ class Errors:
         for _ in range(rounds):
             scale = self.likely_scale(noise_var, scales, scale)
             levels = noise_var * NEAR
-            found = [self.log_density(level, scale) for level in levels]
-            noise_var, best = float(levels[np.argmax(found)]), max(found)
+            found = self.log_density(levels, scale)
+            noise_var, best = float(levels[np.argmax(found)]), float(found.max())
         return scale, best - 0.5 * (np.log(scale) / EXPECTED) ** 2
 
     def bent(self, exponent: float) -> Errors:
@@ -163,14 +178,15 @@ class Errors:
 
         One of `scales` (they rise) that is more likely than those next to it, sought from `near`.
         """
+        at_noise, logs = np.array([noise_var]), np.log(scales)
 
         @cache
         def found(at: int) -> float:
             if not 0 <= at < scales.size:
                 return -np.inf
-            return self.log_density(noise_var, scales[at]) - 0.5 * (np.log(scales[at]) / EXPECTED) ** 2
+            return float(self.log_density(at_noise, scales[at])[0]) - 0.5 * (logs[at] / EXPECTED) ** 2
 
-        at = int(np.argmin(np.abs(np.log(scales / near))))
+        at = int(np.argmin(np.abs(logs - np.log(near))))
         while (best := max((at, at - 1, at + 1), key=found)) != at:
             at = best
         return float(scales[at])
@@ -224,17 +240,16 @@ class Errors:
         return int(np.count_nonzero(self.squares > quantile**2 * variance))
 
 
-def _sum_of_logs(x: np.ndarray) -> float:
-    """Return ``log(x).sum()``, by few logarithms: those of products of eight."""
-    if x.size < 8:
-        return float(np.log(x).sum())
-    flat = x.ravel()
-    typical = float(flat[0])
-    whole = flat.size - flat.size % 8
+def _sums_of_logs(x: np.ndarray) -> np.ndarray:
+    """Return ``log(x).sum(axis=1)``, by few logarithms: those of products of eight."""
+    whole = x.shape[1] - x.shape[1] % 8
+    if not whole:
+        return np.log(x).sum(axis=1)
     # In units of one of them, eight factors stay far from the largest number.
+    typical = x[:, :1]
     with np.errstate(all="ignore"):
-        products = np.multiply.reduce((flat[:whole] / typical).reshape(8, -1), axis=0)
-        total = float(np.log(products).sum()) + whole * float(np.log(typical))
-    if not np.isfinite(total):
-        return float(np.log(flat).sum())
-    return total + float(np.log(flat[whole:]).sum())
+        products = np.multiply.reduce((x[:, :whole] / typical).reshape(len(x), 8, -1), axis=1)
+        total = np.log(products).sum(axis=1) + whole * np.log(typical[:, 0])
+    if not np.isfinite(total).all():
+        return np.log(x).sum(axis=1)
+    return np.asarray(total + np.log(x[:, whole:]).sum(axis=1))

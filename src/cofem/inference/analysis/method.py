@@ -304,8 +304,11 @@ class AnalysisEM(Method):
             del freedom
         longest = float(np.log(LONGEST))
         length = self.relaxation
+        shorter = min(1.0, pace_of(problem).full_steps / carry.steps)
         if not self.is_exact(problem):
-            length *= min(1.0, pace_of(problem).full_steps / carry.steps)
+            length *= shorter
+        elif prior.averages:  # means over neighbours overshoot; plain steps settle
+            length = max(min(1.0, length), length * shorter)
         whole = [(slice(None), 1.0)]
         for part, share in whole if bands is None else bands:
             new = image[part] * max(share, LEAST_FREEDOM)
@@ -435,7 +438,8 @@ def _added(total: Array | None, addend: Array) -> Array:
 
 
 def _exact(problem: AnalysisProblem, alpha: Array) -> _Moments:
-    rows, precisions, null = problem.rows.matrix, alpha.astype(np.float64), problem.undetermined
+    stored, precisions, null = problem.rows.sparse, alpha.astype(np.float64), problem.undetermined
+    rows: Any = problem.rows.matrix if stored is None or null is not None else stored
     if null is not None:  # as large as the unknown may be
         rows = np.vstack([rows, null.conj().T])
         precisions = np.append(precisions, np.full(null.shape[1], 1 / problem.power))
