@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cofem._arrays import Array, as_shape, average, place, squared_modulus
-from cofem.inference.analysis.method import AnalysisEM, pace_of
+from cofem._arrays import Array, as_shape, average, namespace, place, squared_modulus
+from cofem.inference.analysis.method import AnalysisEM, is_coarse, pace_of
 from cofem.inference.analysis.prediction import FromPredictions
 from cofem.inference.analysis.problem import AnalysisProblem, WarmStart
 from cofem.inference.analysis.process import learn_process
@@ -31,6 +31,8 @@ from cofem.status import StatusCode
 LONG_WINDOW = 21
 #: Standard errors by which a candidate must be better than those before it.
 PLAINLY = 3.0
+#: Noise variance relative to that of the data above which others are judged for a small picture, and which.
+MUCH_NOISE, LESS_NOISE = 0.03, (0.1, 0.01, 0.001)
 #: Parts held out in turn where a process was learned: it needs no part itself, and two tell what is plain.
 PARTS_BESIDE_PROCESS = 2
 
@@ -257,10 +259,38 @@ def _judge(
     runner: Runner,
     stage: Stage,
 ) -> _Judged:
-    """Fit a candidate to the data without each part in turn, and look how it predicts that part."""
-    known = np.isfinite(whole.noise_var)
+    """Fit a candidate to the data without each part in turn, and look how it predicts that part.
+
+    In a small, coarse picture details can be taken for noise: with few data held out, a larger one is always
+    nearly as likely. Where much was, some noise levels are judged as well, and the best one is kept.
+    """
     power = average(squared_modulus(whole.y)) or 1.0
     first = check_analysis_method(plan.method, whole.y).first_noise(whole) * power
+    judged = _judge_from(first, whole, candidate, parts, plan, runner, stage)
+    if np.isfinite(whole.noise_var) or candidate.noise_var is not None or not is_coarse(whole):
+        return judged
+    varies = average(squared_modulus(whole.y - namespace(whole.y).mean(whole.y)))
+    if np.median(judged.noise) < MUCH_NOISE * varies:
+        return judged
+    found = [judged]
+    for level in LESS_NOISE:
+        given = whole.with_noise(level * varies)
+        one = stage._replace(name=f"{stage.name}/{level:g}")
+        found.append(_judge_from(level * varies, given, candidate, parts, plan, runner, one))
+    return max(found, key=lambda one: float(np.mean(np.concatenate(one.density))))
+
+
+def _judge_from(
+    first: float,
+    whole: AnalysisProblem,
+    candidate: Candidate,
+    parts: list[np.ndarray],
+    plan: Plan,
+    runner: Runner,
+    stage: Stage,
+) -> _Judged:
+    """Judge a candidate; the noise variance starts at `first`, if it is learned."""
+    known = np.isfinite(whole.noise_var)
     judged = _Judged(whole, [], [], [])
     for part, rows in enumerate(parts, 1):
         start = whole.noise_var if known else (judged.noise[-1] if judged.noise else first)

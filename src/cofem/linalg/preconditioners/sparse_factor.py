@@ -23,7 +23,7 @@ from cofem.operators.dictionary import Dictionary
 #: Unknowns on a grid of several axes up to which a factor takes the place of waves; along one axis it always
 #: does. On 256 x 256 pixels conjugate gradients with waves take 5 to 10 steps for a system, so that 32 draws
 #: cost less than the factor.
-MOST_UNKNOWNS = 2**14
+MOST_UNKNOWNS = 2**10
 #: Columns that the entries of a row of B may be apart, where B is a filter along a series.
 NARROW = 128
 
