@@ -1080,17 +1080,12 @@ def test_exact_steps_settle_where_neighbours_share(B: Operator) -> None:
 def test_exact_moments_of_sparse_rows_are_those_of_dense_ones() -> None:
     rng = np.random.default_rng(5)
     B = vstack([Gradient((5, 4)), Gradient((5, 4), order=2)])
-    phi, alpha, y = (
-        rng.standard_normal((9, 20)),
-        rng.uniform(0.1, 10, B.shape[0]),
-        rng.standard_normal((9, 2)),
-    )
+    phi, y = rng.standard_normal((9, 20)), rng.standard_normal((9, 2))
+    alpha, rows = rng.uniform(0.1, 10, B.shape[0]), B.to_dense()
     dense = exact_moments(phi, rows, alpha, 0.3, y)
     sparse = exact_moments(scipy.sparse.csr_array(phi), B.sparse_matrix(), alpha, 0.3, y)
     inverse = np.linalg.inv(phi.T @ phi / 0.3 + rows.T @ np.diag(alpha) @ rows)
     np.testing.assert_allclose(dense.variance, np.diag(inverse), rtol=1e-10)
-    np.testing.assert_allclose(
-        dense.row_variance, np.diag(B.to_dense() @ inverse @ B.to_dense().T), rtol=1e-10
-    )
+    np.testing.assert_allclose(dense.row_variance, np.diag(rows @ inverse @ rows.T), rtol=1e-10)
     for one, other in zip(dense, sparse, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
