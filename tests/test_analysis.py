@@ -1089,3 +1089,10 @@ def test_exact_moments_of_sparse_rows_are_those_of_dense_ones() -> None:
     np.testing.assert_allclose(dense.row_variance, np.diag(rows @ inverse @ rows.T), rtol=1e-10)
     for one, other in zip(dense, sparse, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_picture_without_anything_on_it(dtype: type) -> None:
+    seen = np.random.default_rng(0).random((24, 24)) < 0.4
+    post = cofem.fit(Mask(seen), np.full(int(seen.sum()), 3.0, dtype), analysis="auto", rng=0)
+    np.testing.assert_allclose(post.mean, 3.0, rtol=1e-3)

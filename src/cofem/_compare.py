@@ -14,7 +14,7 @@ from cofem.inference.choice import Jury, Stopped, search
 from cofem.inference.comparison import Comparison
 from cofem.inference.prepare import Data
 from cofem.inference.record import Callback
-from cofem.inference.settings import Settings, check_callback, check_rng
+from cofem.inference.settings import Settings, check_callback, check_rng, is_auto
 from cofem.inference.stages import Runner
 from cofem.priors import Prior
 
@@ -84,7 +84,7 @@ def compare(  # noqa: PLR0913 (public)
         for prior in given or ():
             prior.check(problem.n_columns)
             prior.check_arrays(problem.y)
-        jury = Jury(problem, plan, runner, drops=given is None)
+        jury = Jury(problem, plan, runner, given is None, is_auto(method))
         try:
             if given is None:
                 search(jury, prepared.operator)

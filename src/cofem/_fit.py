@@ -42,7 +42,7 @@ from cofem.inference.prepare import Data, PreparedProblem, check_data_shape, pre
 from cofem.inference.problem import Problem
 from cofem.inference.record import Callback, FitInterrupted, Outcome
 from cofem.inference.registry import check_method, get_method
-from cofem.inference.settings import Settings, check_alpha_init, check_callback, check_rng
+from cofem.inference.settings import Settings, check_alpha_init, check_callback, check_rng, is_auto
 from cofem.inference.stages import Runner
 from cofem.operators import Operator, as_operator, block_diag
 from cofem.posterior import Posterior, join_tasks, split_tasks
@@ -240,13 +240,16 @@ def fit_with_chosen_prior(data: Data, settings: Settings, runner: Runner, task: 
     prepared, plan = prepare_choice(data, settings, runner, task)
     problem = prepared.problem
     try:
-        chosen = choose_prior(problem, prepared.operator, plan, runner)
+        chosen = choose_prior(problem, prepared.operator, plan, runner, is_auto(settings.method))
     except FitInterrupted as interrupt:
         if interrupt.outcome is not None:
             so_far = _before_the_noise_is_known(problem, interrupt.outcome)
             interrupt.posterior = _posterior(prepared, so_far, plan.method)
         raise
     table = chosen.comparison
+    if chosen.in_analysis:
+        assert table is not None
+        return fit_in_analysis(data, settings.in_analysis(prepared.operator), runner, task, table.in_words())
     learned = chosen.learned
     if table is not None:
         words = [table.in_words(), learned.note]
@@ -273,8 +276,10 @@ def prepare_choice(
     return prepared, Plan(task, method, None, method.default_max_iter, settings.tol)
 
 
-def fit_in_analysis(data: Data, settings: Settings, runner: Runner, task: int = 0) -> Posterior:
-    """Fit data whose unknown is not sparse itself, but what an operator makes of it."""
+def fit_in_analysis(
+    data: Data, settings: Settings, runner: Runner, task: int = 0, note: str = ""
+) -> Posterior:
+    """Fit data whose unknown is not sparse itself, but what an operator makes of it; `note` says why."""
     prepared = prepare(data, Independent(), settings.nonnegative)
     synthesis = prepared.problem
     method = check_analysis_method(settings.method, synthesis.y)
@@ -290,11 +295,11 @@ def fit_in_analysis(data: Data, settings: Settings, runner: Runner, task: int = 
     if start is not None and len(given) > 1:
         raise ValueError("alpha_init needs a fixed analysis operator, and there are several to choose from")
     plan = Plan(task, method, start, max_iter, settings.tol)
-    runner.keeper.check_fingerprint(
-        task,
-        synthesis.y,
-        lambda: fingerprint_of(synthesis, prepared.noise, settings.fingerprint() | {"analysis": analysis}),
-    )
+    if settings.asked is None:  # else it was checked before this form was chosen
+        asked = settings.fingerprint() | {"analysis": analysis}
+        runner.keeper.check_fingerprint(
+            task, synthesis.y, lambda: fingerprint_of(synthesis, prepared.noise, asked)
+        )
     chosen, learned = None, None
     try:
         chosen = choose(synthesis, given, plan, runner)
@@ -308,7 +313,7 @@ def fit_in_analysis(data: Data, settings: Settings, runner: Runner, task: int = 
             so_far = so_far if learned is not None else _before_the_noise_is_known(synthesis, so_far)
             interrupt.posterior = _posterior(prepared, so_far, method)
         raise
-    notes = (*about_the_data(data, prepared), *chosen.notes, *about_null_space(chosen.problem))
+    notes = (*about_the_data(data, prepared), note, *chosen.notes, *about_null_space(chosen.problem))
     return _concluded(prepared, outcome, method, learned, notes, settings)
 
 

@@ -7,24 +7,27 @@ whose predictions have the largest log density at what was held out is taken.
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
+from cofem.inference.analysis.choice import Broken, Candidate, candidates, judge, with_process
+from cofem.inference.analysis.method import AnalysisEM, pace_of
+from cofem.inference.analysis.problem import AnalysisProblem
 from cofem.inference.comparison import Compared, Comparison, standard_error
+from cofem.inference.loop import Stage
 from cofem.inference.noise.learning import (
     FromTheFit,
     HeldOutParts,
     Learned,
-    Part,
     Plan,
     has_plenty,
     with_few_data,
 )
 from cofem.inference.prediction import Errors
 from cofem.inference.problem import Problem
-from cofem.inference.record import Outcome
 from cofem.inference.stages import Runner
 from cofem.operators import Operator
 from cofem.operators.dictionary import Dictionary
@@ -50,11 +53,11 @@ SHARES, LEVELS = (0.0, 0.1, 0.3, 1.0), np.geomspace(0.25, 4.0, 17)
 
 
 class Stopped(Exception):
-    """A callback stopped the comparison, or a fit failed."""
+    """A callback stopped the comparison, or a fit failed, which is then what `fault` says."""
 
-    def __init__(self, part: Part) -> None:
-        super().__init__(part.outcome.status.message)
-        self.part = part
+    def __init__(self, noise_var: float, fault: str = "") -> None:
+        super().__init__(fault or "a callback stopped it")
+        self.noise_var, self.fault = noise_var, fault
 
 
 class Judged(NamedTuple):
@@ -76,6 +79,10 @@ class Judged(NamedTuple):
         Applications and seconds.
     dropped : bool
         Whether it was plainly worse than another after some parts.
+    analysis : Operator or None
+        The analysis operator whose rows the prior is for.
+    penalty : float
+        What learning the operator from the same data has added to the log density of a datum.
     """
 
     prior: Prior
@@ -86,6 +93,8 @@ class Judged(NamedTuple):
     known: bool
     cost: tuple[float, float]
     dropped: bool = False
+    analysis: Operator | None = None
+    penalty: float = 0.0
 
     @property
     def noise_var(self) -> float:
@@ -97,7 +106,7 @@ class Judged(NamedTuple):
         whole = joined(self.errors[:first])
         levels = self.noise_var * (np.ones(1) if self.known else LEVELS)
         tried = (scaled(whole, share).log_densities(level) for share in SHARES for level in levels)
-        return max(tried, key=lambda density: float(np.sum(density)))
+        return max(tried, key=lambda density: float(np.sum(density))) - self.penalty
 
     @property
     def outside(self) -> float:
@@ -139,9 +148,13 @@ class Jury:
         Runs the stages.
     drops : bool
         Whether a prior that is plainly worse than the best after some parts is judged by these alone.
+    with_analysis : bool
+        Whether the unknown may be one that an operator makes sparse; those fits have a method of their own.
     """
 
-    def __init__(self, problem: Problem, plan: Plan, runner: Runner, drops: bool) -> None:
+    def __init__(
+        self, problem: Problem, plan: Plan, runner: Runner, drops: bool, with_analysis: bool = False
+    ) -> None:
         self.few = problem.n_rows < FEW_DATA
         most = MANY_PARTS if self.few else 5
         self.held_out = HeldOutParts(most_parts=most, starts=STARTS, judged=True)
@@ -150,6 +163,7 @@ class Jury:
         self.parts = parts[:MOST_PARTS] if drops and not self.few else parts
         self.judged: list[Judged] = []
         self.gains: list[float] = []
+        self.with_analysis = with_analysis and isinstance(problem.y, np.ndarray)
         #: Dictionaries without the rows of each part, kept so that what is known of them is found once.
         self._dictionaries: dict[int, Dictionary] = {}
 
@@ -182,8 +196,10 @@ class Jury:
                     )
                 names = f"{self.plan.task}/choice/{number}/{part + 1}/{task}", f"choice {number}"
                 fitted = self.held_out.fit_part(one, rows, plan, self.runner, names=names, known=guess)
-                if fitted.outcome.status.code in (StatusCode.STOPPED, StatusCode.FAILED):
-                    raise Stopped(fitted)
+                status = fitted.outcome.status
+                if status.code in (StatusCode.STOPPED, StatusCode.FAILED):
+                    failed = status.code is StatusCode.FAILED
+                    raise Stopped(fitted.noise_var, status.message if failed else "")
                 self._dictionaries[part] = fitted.outcome.problem.phi
                 errors.append(fitted.errors)
                 found.noise.append(fitted.noise_var)
@@ -198,6 +214,39 @@ class Jury:
         self.judged.append(found)
         self.gains.append(float(np.mean(self._gain(found, self.judged[0]))))
         return found
+
+    def judge_in_analysis(self, candidate: Candidate) -> None:
+        """Judge an unknown that is not sparse itself, but what an operator makes of it, by the same parts.
+
+        One whose fit fails is left out.
+        """
+        problem, number = self.problem, len(self.judged) + 1
+        whole = AnalysisProblem.of(problem, candidate.operator, candidate.prior)
+        plan = self.plan._replace(method=AnalysisEM(), alpha_init=None)
+        steps = pace_of(whole).judged_after
+        stage = Stage(f"{plan.task}/choice/{number}/analysis", f"choice {number}", None, steps)
+        products, begin = problem.phi.counter.products, time.perf_counter()
+        try:
+            found = judge(whole, candidate, self.parts, plan, self.runner, stage)
+        except Broken as broken:
+            if broken.stopped:
+                raise Stopped(broken.noise_var) from broken
+            return
+        cost = (problem.phi.counter.products - products) / 2, time.perf_counter() - begin
+        self.judged.append(
+            Judged(
+                candidate.prior,
+                f"analysis by {candidate.label}",
+                found.errors,
+                found.noise,
+                [],
+                math.isfinite(problem.noise_var) or candidate.noise_var is not None,
+                cost,
+                analysis=candidate.operator,
+                penalty=candidate.n_parameters / problem.n_rows,
+            )
+        )
+        self.gains.append(float(np.mean(self._gain(self.judged[-1], self.judged[0]))))
 
     def _known_noise(self, found: Judged, part: int, task: int) -> float | None:
         """Return the noise variance to start from: the least that another prior has found for the part.
@@ -259,6 +308,7 @@ class Jury:
                     judged.noise_var**0.5 * unit,
                     density.size,
                     *judged.cost,
+                    judged.analysis,
                 )
             )
         return Comparison(tuple(rows), self.chosen)
@@ -308,6 +358,9 @@ def search(jury: Jury, operator: Operator) -> None:
         jury.judge(over_tasks(PatternCoupled(1.0, shape)))
     if joint:
         jury.judge(Independent(), "each task by itself")
+    elif shape is not None and max(shape) > 2 and jury.with_analysis:
+        for candidate in with_process(jury.problem, candidates(shape, None, operator)):
+            jury.judge_in_analysis(candidate)
 
 
 class Chosen(NamedTuple):
@@ -327,16 +380,23 @@ class Chosen(NamedTuple):
     learned: Learned
     comparison: Comparison | None
 
+    @property
+    def in_analysis(self) -> bool:
+        """Whether it is one in analysis form."""
+        return self.comparison is not None and self.comparison.best.analysis is not None
 
-def choose_prior(problem: Problem, operator: Operator, plan: Plan, runner: Runner) -> Chosen:
+
+def choose_prior(
+    problem: Problem, operator: Operator, plan: Plan, runner: Runner, with_analysis: bool
+) -> Chosen:
     """Judge the priors that make sense, and return the best one with the noise that goes with it."""
     if problem.n_rows < 2:
         raise ValueError('prior="auto" cannot be chosen by a single datum; name a prior')
-    jury = Jury(problem, plan, runner, drops=True)
+    jury = Jury(problem, plan, runner, True, with_analysis)
     try:
         search(jury, operator)
     except Stopped as stop:
-        return _cut_short(jury, stop.part.outcome, stop.part.noise_var)
+        return _cut_short(jury, stop)
     best, table = jury.judged[jury.chosen], jury.comparison()
     if has_plenty(problem) and not best.known:  # the fit learns the noise as it goes, as it would by itself
         return Chosen(best.prior, FromTheFit().learn(problem, plan, runner), table)
@@ -346,12 +406,12 @@ def choose_prior(problem: Problem, operator: Operator, plan: Plan, runner: Runne
     return Chosen(best.prior, with_few_data(Learned(best.noise_var, note), problem), table)
 
 
-def _cut_short(jury: Jury, outcome: Outcome, noise_var: float) -> Chosen:
+def _cut_short(jury: Jury, stop: Stopped) -> Chosen:
     """Return what was known when a callback stopped the comparison, or a fit failed."""
     best = jury.judged[jury.chosen] if jury.judged else None
-    prior = Independent() if best is None else best.prior
-    found = noise_var if best is None else best.noise_var
-    if outcome.status.code is StatusCode.FAILED:
-        return Chosen(prior, Learned(found, "", fault=outcome.status.message), None)
+    prior = Independent() if best is None or best.analysis is not None else best.prior
+    found = stop.noise_var if best is None else best.noise_var
+    if stop.fault:
+        return Chosen(prior, Learned(found, "", fault=stop.fault), None)
     note = "a callback stopped the fit while priors were compared; prior and noise are what was known by then"
     return Chosen(prior, with_few_data(Learned(found, note, stopped=True), jury.problem), None)

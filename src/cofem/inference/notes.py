@@ -194,7 +194,8 @@ def about_expected_error(outcome: Outcome) -> list[str]:
     return [
         f"the data say little about single coefficients: the posterior expects the mean to be off by "
         f"{expected:.0%} of its norm. Predictions may be good all the same; for coefficients, columns that "
-        "are less alike (a coarser grid, wider atoms), a prior that ties neighbours, or less noise would help"
+        'are less alike (a coarser grid, wider atoms), a prior that ties neighbours (prior="auto" compares '
+        "some), or less noise would help"
     ]
 
 

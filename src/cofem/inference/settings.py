@@ -11,6 +11,7 @@ import numpy as np
 from cofem._arrays import to_numpy
 from cofem.inference.noise.learning import NoiseStrategy
 from cofem.inference.record import Callback
+from cofem.operators import Operator
 from cofem.priors import PRIORS, Independent, Prior
 
 
@@ -77,6 +78,22 @@ class Settings:
     def with_prior(self, prior: Prior, noise: NoiseStrategy | None) -> Settings:
         """Return the settings with a prior that was chosen, and how the noise is known."""
         return replace(self, prior=prior, prior_given=True, noise=noise, auto=False, asked=self)
+
+    def in_analysis(self, operator: Operator) -> Settings:
+        """Return the settings of a fit to the same data in analysis form, which was chosen."""
+        shape = operator.column_shape
+        return replace(self, analysis=shape, prior_given=False, auto=False, asked=self)
+
+
+def is_auto(method: Any) -> bool:
+    """Tell whether the algorithm is left to the library.
+
+    Examples
+    --------
+    >>> is_auto("auto"), is_auto("em")
+    (True, False)
+    """
+    return isinstance(method, str) and method == "auto"
 
 
 def check_callback(callback: Any) -> Callback | None:

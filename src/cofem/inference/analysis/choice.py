@@ -20,6 +20,7 @@ from cofem.inference.analysis.tiles import LARGE, TILES, tiles
 from cofem.inference.base import State
 from cofem.inference.loop import Stage
 from cofem.inference.noise.learning import HeldOutParts, Plan
+from cofem.inference.prediction import Errors
 from cofem.inference.problem import Problem
 from cofem.inference.record import FitInterrupted
 from cofem.inference.stages import Runner
@@ -33,6 +34,8 @@ LONG_WINDOW = 21
 PLAINLY = 3.0
 #: Noise variance relative to that of the data above which others are judged for a small picture, and which.
 MUCH_NOISE, LESS_NOISE = 0.03, (0.1, 0.01, 0.001)
+#: Variance of the data relative to their mean square below which they are constant.
+CONSTANT = 1e-10
 #: Parts held out in turn where a process was learned: it needs no part itself, and two tell what is plain.
 PARTS_BESIDE_PROCESS = 2
 
@@ -210,7 +213,7 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
     several = len(given) > 1
     try:
         on_tiles = _judged_on_tiles(problem, given, plan, runner)
-    except _Broken as broken:
+    except Broken as broken:
         whole = AnalysisProblem.of(problem, given[0].operator, given[0].prior)
         return Chosen(whole.with_noise(broken.noise_var), (), broken.stopped, broken.fault)
     notes = []
@@ -219,18 +222,18 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
         notes.append(f"{words} in {TILES} parts of the whole")
         given = [given[best]]
     parts = HeldOutParts().parts(problem.n_rows, runner.rng)
-    given = _with_process(problem, given)
+    given = with_process(problem, given)
     if given[0].noise_var is not None:
         parts = parts[:PARTS_BESIDE_PROCESS]
-    found: list[_Judged] = []
+    found: list[Judged] = []
     for number, candidate in enumerate(given, 1):
         whole = AnalysisProblem.of(problem, candidate.operator, candidate.prior)
         name = f"{plan.task}/choice/{number}"
         title = f"choice {number}/{len(given)}" if len(given) > 1 else "noise"
         steps = pace_of(whole).judged_after if several else plan.method.default_max_iter
         try:
-            found.append(_judge(whole, candidate, parts, plan, runner, Stage(name, title, None, steps)))
-        except _Broken as broken:
+            found.append(judge(whole, candidate, parts, plan, runner, Stage(name, title, None, steps)))
+        except Broken as broken:
             return Chosen(whole.with_noise(broken.noise_var), (), broken.stopped, broken.fault)
         _forget_losers(found)
     best, words = _best(given, found)
@@ -251,14 +254,14 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
     return Chosen(ready, tuple(notes))
 
 
-def _judge(
+def judge(
     whole: AnalysisProblem,
     candidate: Candidate,
     parts: list[np.ndarray],
     plan: Plan,
     runner: Runner,
     stage: Stage,
-) -> _Judged:
+) -> Judged:
     """Fit a candidate to the data without each part in turn, and look how it predicts that part.
 
     In a small, coarse picture details can be taken for noise: with few data held out, a larger one is always
@@ -270,7 +273,7 @@ def _judge(
     if np.isfinite(whole.noise_var) or candidate.noise_var is not None or not is_coarse(whole):
         return judged
     varies = average(squared_modulus(whole.y - namespace(whole.y).mean(whole.y)))
-    if np.median(judged.noise) < MUCH_NOISE * varies:
+    if np.median(judged.noise) < MUCH_NOISE * varies or varies < CONSTANT * power:
         return judged
     found = [judged]
     for level in LESS_NOISE:
@@ -288,10 +291,10 @@ def _judge_from(
     plan: Plan,
     runner: Runner,
     stage: Stage,
-) -> _Judged:
+) -> Judged:
     """Judge a candidate; the noise variance starts at `first`, if it is learned."""
     known = np.isfinite(whole.noise_var)
-    judged = _Judged(whole, [], [], [])
+    judged = Judged(whole, [], [], [], [])
     for part, rows in enumerate(parts, 1):
         start = whole.noise_var if known else (judged.noise[-1] if judged.noise else first)
         learned = candidate.noise_var
@@ -304,7 +307,7 @@ def _judge_from(
             one = one._replace(noise=rule)
         outcome = runner.run(seen, plan.method, one)
         if outcome.status.code is StatusCode.FAILED:
-            raise _Broken(outcome.problem.noise_var, fault=outcome.status.message)
+            raise Broken(outcome.problem.noise_var, fault=outcome.status.message)
         if learned is not None:
             noise_var, likely, holding = learned, 1.0, 1.0
             final = outcome.problem
@@ -317,20 +320,21 @@ def _judge_from(
         # Parameters that the same data were seen for make them likelier, as in Akaike's criterion.
         density = rule.log_densities(final, outcome.state, likely) - candidate.n_parameters / whole.n_rows
         judged.density.append(density)
+        judged.errors.append(rule.errors(outcome.state))
         judged = judged._replace(last=outcome.state)
         if outcome.status.code is StatusCode.STOPPED:
-            raise _Broken(outcome.problem.noise_var, stopped=True)
+            raise Broken(outcome.problem.noise_var, stopped=True)
         del outcome, final, seen, unseen, rule  # the next one needs the memory
     return judged
 
 
-def _judged_on_tiles(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner) -> list[_Judged]:
+def _judged_on_tiles(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner) -> list[Judged]:
     """Judge candidates on parts of a large picture; none for one that is not, or where there is no choice.
 
     The user's callback is not shown means of parts.
     """
     shape = given[0].shape
-    found: list[_Judged] = []
+    found: list[Judged] = []
     if len(given) < 2 or shape is None:
         return found
     quiet = Runner(runner.keeper, None, runner.progress)
@@ -341,7 +345,7 @@ def _judged_on_tiles(problem: Problem, given: list[Candidate], plan: Plan, runne
             name, title = f"{plan.task}/choice/{number}/tile/{t}", f"part {t}, choice {number}/{len(given)}"
             stage = Stage(name, title, None, pace_of(whole).judged_after)
             try:
-                judged = _judge(whole, candidate, parts, plan, quiet, stage)
+                judged = judge(whole, candidate, parts, plan, quiet, stage)
             except FitInterrupted as interrupt:  # of a part, there is no result
                 raise FitInterrupted(str(interrupt), None) from interrupt
             if t == 1:
@@ -351,7 +355,7 @@ def _judged_on_tiles(problem: Problem, given: list[Candidate], plan: Plan, runne
     return found
 
 
-def _best(given: list[Candidate], found: list[_Judged]) -> tuple[int, str]:
+def _best(given: list[Candidate], found: list[Judged]) -> tuple[int, str]:
     """Return which candidate predicts best, and the choice in words."""
     densities = [np.concatenate(judged.density) for judged in found]
     best = best_of(densities)
@@ -366,7 +370,7 @@ def _best(given: list[Candidate], found: list[_Judged]) -> tuple[int, str]:
     )
 
 
-class _Broken(Exception):
+class Broken(Exception):
     """A candidate could not be judged: its fit failed, or a callback stopped it."""
 
     def __init__(self, noise_var: float, *, fault: str = "", stopped: bool = False) -> None:
@@ -374,7 +378,7 @@ class _Broken(Exception):
         self.noise_var, self.fault, self.stopped = noise_var, fault, stopped
 
 
-def _forget_losers(found: list[_Judged]) -> None:
+def _forget_losers(found: list[Judged]) -> None:
     """Drop the arrays of candidates that others are plainly better than, in place."""
     best = best_of([np.concatenate(judged.density) for judged in found])
     for i, judged in enumerate(found):
@@ -382,7 +386,7 @@ def _forget_losers(found: list[_Judged]) -> None:
             found[i] = judged._replace(last=None)
 
 
-def _with_process(problem: Problem, given: list[Candidate]) -> list[Candidate]:
+def with_process(problem: Problem, given: list[Candidate]) -> list[Candidate]:
     """Put a process that is learned in the place of second differences alike everywhere, for a series."""
     if not given[0].else_process:
         return given
@@ -424,13 +428,14 @@ def best_of(densities: list[np.ndarray]) -> int:
     return best
 
 
-class _Judged(NamedTuple):
+class Judged(NamedTuple):
     """A candidate, and what each part of the data said."""
 
     problem: AnalysisProblem
     noise: list[float]
     scale: list[float]
     density: list[np.ndarray]
+    errors: list[Errors]
     last: State | None = None
 
 

@@ -61,7 +61,7 @@ class FromPredictions:
 
     def noise_var(self, problem: Problem, state: State) -> float:
         """Return the largest noise variance that is nearly as likely as the best one."""
-        errors = self._errors(state)
+        errors = self.errors(state)
         power = float(np.mean(to_numpy(squared_modulus(problem.y))))
         first = errors.likely_noise(power)
         errors = self._bent(errors, state, first)
@@ -69,13 +69,13 @@ class FromPredictions:
 
     def scales(self, problem: Problem, state: State) -> tuple[float, float]:
         """Return what variances are to be multiplied by to be likely, and for intervals to hold 95 %."""
-        errors = self._errors(state)
+        errors = self.errors(state)
         holding = errors.holding_scale(problem.noise_var, self.learned)
         return self._bent(errors, state, problem.noise_var).likely_scale(problem.noise_var), holding
 
     def log_densities(self, problem: Problem, state: State, scale: float) -> np.ndarray:
         """Return the log density of each datum that was held out, in nats, in scaled units."""
-        errors = self._bent(self._errors(state), state, problem.noise_var)
+        errors = self._bent(self.errors(state), state, problem.noise_var)
         return errors.log_densities(problem.noise_var, scale).ravel()
 
     def _bent(self, errors: Errors, state: State, noise_var: float) -> Errors:
@@ -83,7 +83,8 @@ class FromPredictions:
         known = state.carry.draws >= MANY and state.carry.steps > AT_ONCE
         return errors.likely_bend(noise_var) if known else errors
 
-    def _errors(self, state: State) -> Errors:
+    def errors(self, state: State) -> Errors:
+        """Return the squared errors at what was held out, and how large they are expected to be."""
         squares = to_numpy(squared_modulus(self.y - self.phi.forward(state.mean))).astype(np.float64)
         spread = to_numpy(state.carry.predicted).astype(np.float64)
         return Errors(
