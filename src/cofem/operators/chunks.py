@@ -8,6 +8,7 @@ rest is added where the sums come together. So the bits of a product do not depe
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -206,7 +207,9 @@ class Converted(RowChunked):
     def __init__(self, stored: np.ndarray, precision: str, squared: bool = False) -> None:
         n, d = stored.shape
         is_complex = stored.dtype.kind == "c" and not squared
-        super().__init__((n, d), vectors_at_once(d, CONVERTED_AT_ONCE), is_complex=is_complex, precision=precision)
+        super().__init__(
+            (n, d), vectors_at_once(d, CONVERTED_AT_ONCE), is_complex=is_complex, precision=precision
+        )
         self.stored, self.squared = stored, squared
 
     def _chunk(self, rows: slice) -> np.ndarray:
@@ -263,7 +266,7 @@ class Recipe:
 
     def submitted(self, client: Any, k: int, address: str, retries: int) -> Any:
         """Return a Dask future for chunk k on one worker and no other."""
-        return client.submit(self, k, workers=[address], retries=retries, pure=False)
+        return client.submit(self, k, key=_name(k), workers=[address], retries=retries)
 
     def __call__(self, k: int) -> Chunk:
         """Load chunk k, or say which one could not be loaded."""
@@ -308,6 +311,11 @@ class Recipe:
         return ChunkError(f"{self.layout.describe(k)} {why}")
 
 
+def _name(k: int) -> str:
+    """Return the name of a task that loads chunk k; a new one each time, since it may have failed before."""
+    return f"cofem-chunk-{k}-{uuid.uuid4().hex}"
+
+
 @dataclass(frozen=True)
 class BlockRecipe(Recipe):
     """Chunks that are the blocks of a Dask array, which Dask computes.
@@ -321,10 +329,10 @@ class BlockRecipe(Recipe):
     load: Any
 
     def submitted(self, client: Any, k: int, address: str, retries: int) -> Any:
-        """Return a Dask future for chunk k on one worker and no other; what it is made from may be elsewhere."""
+        """Return a Dask future for chunk k on one worker; what it is made from may be elsewhere."""
         block = client.compute(self.load[k], workers=[address], allow_other_workers=True, retries=retries)
         bare = replace(self, load=None)
-        return client.submit(bare.made, k, block, workers=[address], retries=retries, pure=False)
+        return client.submit(bare.made, k, block, key=_name(k), workers=[address], retries=retries)
 
     def __call__(self, k: int) -> Chunk:
         """Compute block k here."""

@@ -63,7 +63,7 @@ class Distributed(Operator):
     True
     """
 
-    def __init__(  # noqa: PLR0913 (public)
+    def __init__(
         self,
         load: Callable[[int], Any],
         shape: tuple[int, int],
@@ -185,7 +185,9 @@ class Distributed(Operator):
     def _as_input(self, x: np.ndarray) -> np.ndarray:
         # A product of single with double precision would convert chunks anew.
         parts = np.result_type(x.real.dtype, np.dtype(self.precision))
-        return np.ascontiguousarray(x, dtype=np.result_type(parts, np.complex64) if x.dtype.kind == "c" else parts)
+        return np.ascontiguousarray(
+            x, dtype=np.result_type(parts, np.complex64) if x.dtype.kind == "c" else parts
+        )
 
     def _question(self, name: str, like: Any = None, sums: bool = False) -> Question:
         """Ask in the precision of the vectors, where that is higher."""
@@ -270,7 +272,9 @@ class Distributed(Operator):
         out = np.empty((n_clusters, width, width), self.dtype)
         owner = np.searchsorted(self._cut.ends, indices, side="right")
         inside = (owner == owner[:, :1]).all(axis=1)
-        members = {k: np.flatnonzero(inside & (owner[:, 0] == k)) for k in np.unique(owner[inside, 0]).tolist()}
+        members = {
+            k: np.flatnonzero(inside & (owner[:, 0] == k)) for k in np.unique(owner[inside, 0]).tolist()
+        }
 
         def places(k: int) -> np.ndarray:
             return indices[members[k]] - self._cut.part(k).start
