@@ -14,7 +14,7 @@ import numpy as np
 from cofem._arrays import precision_of
 from cofem._fit import fit
 from cofem.operators import Operator, as_operator
-from cofem.operators.chunks import one_blas_thread
+from cofem.operators.chunks import aligned, one_blas_thread
 from cofem.operators.cluster import active_client
 from cofem.posterior import Posterior
 
@@ -142,6 +142,7 @@ class Order:
         arguments = {"rng": np.random.default_rng([self.seed, self.i])} | dict(settings) | self.task
         if callable(arguments["Phi"]) and not isinstance(arguments["Phi"], Operator):
             arguments["Phi"] = arguments["Phi"]()
+        arguments = {name: aligned(value) for name, value in arguments.items()}
         if self.folder is not None:
             path = self.folder / f"task-{self.i:05d}.npz"
             arguments |= {"checkpoint": path, "resume": path}
@@ -180,7 +181,7 @@ def _on_cluster(client: Any, orders: list[Order], settings: Mapping[str, Any]) -
         shared = client.submit(_kept, dict(settings), key=f"{name}-shared")
         futures = {client.submit(order.remote, shared, key=f"{name}-{order.i}"): order for order in orders}
     try:
-        for future in as_completed(list(futures)):
+        for future in as_completed(list(futures), loop=client.loop):
             order = futures.pop(future)
             error = future.exception() if future.status != "finished" else None
             if future.status == "cancelled" or client.status != "running":

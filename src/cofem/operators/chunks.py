@@ -162,7 +162,7 @@ class Chunk:
     """
 
     def __init__(self, stored: np.ndarray | Operator) -> None:
-        self.stored = stored
+        self.stored = aligned(stored)
         self._operators: dict[str, Operator] = {}
 
     def operator(self, precision: str) -> Operator:
@@ -382,6 +382,7 @@ class Question:
             What each of them is given.
         """
         answer = _ANSWERS[self.name]
+        common, own = aligned(common), None if own is None else [aligned(each) for each in own]
         tree = Tree()
         found: dict[Any, Any] = {}
         with one_blas_thread():
@@ -487,7 +488,23 @@ class Tree:
         return reduce(lambda after, value: value + after, (value for _, value in left))
 
 
-# --- one thread ---------------------------------------------------------------------------------------------
+# --- the same bits ------------------------------------------------------------------------------------------
+
+
+def aligned(value: Any) -> Any:
+    """Return an array that begins where BLAS wants it: one from a network may not, and is summed otherwise.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> odd = np.frombuffer(bytes(17), dtype=np.uint8)[1:].view(np.float64)
+    >>> aligned(odd).flags.aligned, aligned(None) is None
+    (True, True)
+    """
+    if isinstance(value, np.ndarray) and not value.flags.aligned:
+        return np.require(value, requirements=["A"])
+    return value
+
 
 _lock = threading.Lock()
 _inside = 0
