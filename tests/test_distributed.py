@@ -20,8 +20,10 @@ import pytest
 import scipy.sparse
 from distributed import Client, LocalCluster
 from sklearn.model_selection import GridSearchCV
+from typer.testing import CliRunner
 
 import cofem
+from cofem.cli import app
 from cofem.operators import DCT, Chunked, Dense, Diagonal, Distributed, Mask, as_operator
 from cofem.operators import cluster as engines
 from cofem.operators.chunks import ChunkError, Tree
@@ -462,6 +464,38 @@ def test_scikit_learn_searches_over_the_cluster(client: Client) -> None:
     alone = GridSearchCV(cofem.SBLRegressor(), {"noise_std": [0.05, 1.0]}, cv=3).fit(MATRIX[:, :20], Y)
     assert search.best_params_ == alone.best_params_
     np.testing.assert_allclose(search.best_estimator_.coef_, alone.best_estimator_.coef_)
+
+
+# --- the command --------------------------------------------------------------------------------------------
+
+
+def test_recover_has_a_cluster_hold_the_matrix(client: Client, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("Phi.npy", MATRIX)
+    np.save("y.npy", Y)
+    command = ["recover", "--data", "y.npy", "--noise-std", "0.05", "--max-iter", "5", "--method", "cofem"]
+    command += ["--operator", "distributed(Phi.npy)"]
+    done = CliRunner().invoke(app, [*command, "--scheduler", client.scheduler.address])
+    assert done.exit_code == 0, done.output
+    wanted = cofem.fit(MATRIX, Y, noise_std=0.05, method="cofem", max_iter=5, rng=0)
+    np.testing.assert_allclose(cofem.load("result.npz").mean, wanted.mean, atol=1e-8)
+    done = CliRunner().invoke(app, [*command, "--scheduler", "tcp://127.0.0.1:1", "--force"])
+    assert done.exit_code == 2
+    assert "tcp://127.0.0.1:1 does not answer" in done.stderr
+
+
+def test_a_matrix_in_a_file_is_read_in_chunks(client: Client, tmp_path: Path) -> None:
+    path = tmp_path / "Phi.npy"
+    np.save(path, MATRIX)
+    for chunks, words in [((N, 50), "4 chunks of 50 columns"), ((20, -1), "3 chunks of 20 rows")]:
+        Phi = Distributed.from_npy(path, client, chunks=chunks)
+        assert Phi.layout == words
+        np.testing.assert_allclose(Phi @ TRUTH, MATRIX @ TRUTH)
+    with pytest.raises(ValueError, match=r"not a matrix in an \.npy file"):
+        Distributed.from_npy(tmp_path / "nothing.npy")
+    np.save(path, Y)
+    with pytest.raises(ValueError, match="must hold a matrix"):
+        Distributed.from_npy(path)
 
 
 # The last one: it leaves one worker.

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from cofem._arrays import Array, conj, require_numpy
-from cofem._blocks import WRITTEN_OUT, blocks
+from cofem._blocks import CHUNK_BYTES, WRITTEN_OUT, blocks
 from cofem.operators.base import FusedGram, Operator, Weights
 from cofem.operators.chunks import BlockRecipe, Layout, Question, Recipe, Tree, numbers_at_once
 from cofem.operators.cluster import DaskWorkers, Engine, LocalThreads, Traffic, active_client
@@ -109,6 +112,37 @@ class Distributed(Operator):
         found: Distributed = cls.__new__(cls)
         found._init(_engine(recipe, client, retries), _precision_for(recipe.dtype))
         return found
+
+    @classmethod
+    def from_npy(cls, path: Any, client: Any = None, *, chunks: Any = None, retries: int = 3) -> Distributed:
+        """Return the operator of a matrix in an ``.npy`` file that all workers can read.
+
+        Parameters
+        ----------
+        path : path
+            The file, of shape (N, D). Each worker reads its chunks alone.
+        client, chunks, retries
+            As for the class; by default chunks of 32 to 64 MiB, of columns where N < D, else of rows.
+
+        Examples
+        --------
+        >>> import numpy as np, os, tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "Phi.npy")
+        >>> np.save(path, np.arange(6.0).reshape(2, 3))
+        >>> Distributed.from_npy(path) @ np.ones(3)
+        array([ 3., 12.])
+        """
+        name = os.path.abspath(path)
+        try:
+            array = np.load(name, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{name}: not a matrix in an .npy file ({error})") from error
+        if not isinstance(array, np.ndarray) or array.ndim != 2 or min(array.shape) < 1:
+            raise ValueError(f"{name}: must hold a matrix, got shape {getattr(array, 'shape', None)}")
+        layout = Layout.checked(array.shape, _chunks_for(array) if chunks is None else chunks)
+        load = NpyChunks(name, layout)
+        whole = (layout.sizes, -1) if layout.axis == 0 else (-1, layout.sizes)
+        return cls(load, layout.shape, whole, client, dtype=array.dtype, retries=retries)
 
     def _init(self, engine: Engine, precision: str, squares: bool = False) -> None:
         recipe = engine.recipe
@@ -363,6 +397,38 @@ class _WeightedGram:
         given = operator._as_input(x)
         weights = self.weights(given.real.dtype.name).like(given)
         return operator._sum("weighted_gram", given, operator._pieces(conj(weights)), dtype)
+
+
+@dataclass(frozen=True)
+class NpyChunks:
+    """Chunks of a matrix in a file.
+
+    Attributes
+    ----------
+    path : str
+        The ``.npy`` file.
+    layout : Layout
+        How it is cut.
+    """
+
+    path: str
+    layout: Layout
+
+    def __call__(self, k: int) -> np.ndarray:
+        """Read chunk k alone."""
+        array = np.load(self.path, mmap_mode="r", allow_pickle=False)
+        if array.shape != self.layout.shape:
+            raise ValueError(f"{self.path} has shape {array.shape}, it was {self.layout.shape}")
+        part = self.layout.part(k)
+        return np.array(array[part] if self.layout.axis == 0 else array[:, part])
+
+
+def _chunks_for(array: np.ndarray) -> tuple[int, int]:
+    """Return chunks of 32 to 64 MiB; as many as a power of two, of which sums move least."""
+    axis = 1 if array.shape[0] < array.shape[1] else 0
+    count = 2 ** math.ceil(math.log2(max(array.nbytes / CHUNK_BYTES, 1)))
+    size = -(-array.shape[axis] // count)
+    return (size, -1) if axis == 0 else (-1, size)
 
 
 def _engine(recipe: Recipe, client: Any, retries: int) -> Engine:
