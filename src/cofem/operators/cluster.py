@@ -312,7 +312,8 @@ class DaskWorkers:
             home = self._homes[k]
             home.losses += 1
             if home.losses > self.retries:
-                raise self._short_of_memory([k], None, f"lost its worker {home.losses} times in a row")
+                often = "once" if home.losses == 1 else f"{home.losses} times in a row"
+                raise self._short_of_memory([k], None, f"lost its worker {often}")
         for home in self._homes.values():  # the others are gone as well, if the worker is
             if home.address == address:
                 home.future = None

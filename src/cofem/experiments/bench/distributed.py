@@ -62,7 +62,7 @@ class OnCluster(Study):
         "process with all of Phi in memory, in turns, medians: with one BLAS thread and with as many as "
         "there are workers, of which the faster counts; *times as fast* is against one thread. "
         "*fit*: 0.002 D coefficients from N(0, 1), noise 1 % of the signal, which is given, float32, to its "
-        "end. *fits*: 64 fits (N = 200, D = 800, dense), one after the other in one process with one thread "
+        "end. *fits*: 64 fits (N = 400, D = 1600, dense), one after the other in one process with one thread "
         "and over the workers, in turns of 16. *network*: time of an empty round trip, and bytes a second of "
         "10 MB to each worker and back."
     )
@@ -275,14 +275,14 @@ def _fit_here(settings: dict[str, Any], tasks: list[dict[str, Any]]) -> None:
 
 
 def _small_dictionary(i: int) -> np.ndarray:
-    return np.random.default_rng([7, i]).standard_normal((200, 800))
+    return np.random.default_rng([7, i]).standard_normal((400, 1600))
 
 
 def _small_data(i: int) -> np.ndarray:
     rng = np.random.default_rng([8, i])
-    return _small_dictionary(i)[:, rng.choice(800, 12, replace=False)].sum(
+    return _small_dictionary(i)[:, rng.choice(1600, 24, replace=False)].sum(
         axis=1
-    ) + 0.05 * rng.standard_normal(200)
+    ) + 0.05 * rng.standard_normal(400)
 
 
 def _network(cell: Cell, options: Options, client: Any) -> Measurement:

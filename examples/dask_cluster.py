@@ -10,7 +10,7 @@ Start a scheduler in one terminal and two workers in another, from the folder of
 
 and in a third one this script::
 
-    python examples/distributed.py --scheduler tcp://127.0.0.1:8786
+    python examples/dask_cluster.py --scheduler tcp://127.0.0.1:8786
 
 Without ``--scheduler`` it starts a cluster of two workers by itself.
 
