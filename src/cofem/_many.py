@@ -16,6 +16,7 @@ from cofem._fit import fit
 from cofem.operators import Operator, as_operator
 from cofem.operators.chunks import aligned, one_blas_thread
 from cofem.operators.cluster import active_client
+from cofem.operators.transforms.host_lines import one_fft_thread
 from cofem.posterior import Posterior
 
 
@@ -55,7 +56,7 @@ def fit_many(
     """Fit many tasks that share nothing, on the workers of a Dask cluster; results come as they are ready.
 
     Tasks may be columns of y, seeds, noise levels, folds, or problems with dictionaries of their own. Each
-    fit has one BLAS thread, so give workers one thread each. A task whose worker is lost is done again by
+    fit has one thread, so give workers one each. A task whose worker is lost is done again by
     another one, from its checkpoint if it has one.
 
     Parameters
@@ -146,7 +147,7 @@ class Order:
         if self.folder is not None:
             path = self.folder / f"task-{self.i:05d}.npz"
             arguments |= {"checkpoint": path, "resume": path}
-        with one_blas_thread():
+        with one_blas_thread(), one_fft_thread():
             return fit(arguments.pop("Phi"), arguments.pop("y"), **arguments)
 
     def remote(self, settings: Mapping[str, Any]) -> Posterior:
