@@ -99,7 +99,7 @@ def test_take_rows(operator: Operator, dense: np.ndarray) -> None:
 def test_rows_are_taken_from_matrices_and_masks_themselves(operator: Operator) -> None:
     taken = operator.take_rows([0])
     factors = getattr(operator, "factors", (operator,))
-    if isinstance(operator, Dense | Sparse | Distributed):
+    if isinstance(operator, Dense | Sparse):
         assert type(taken) is type(operator)
     elif isinstance(factors[0], Mask):
         left = getattr(taken, "factors", (taken,))
