@@ -22,6 +22,11 @@ from cofem.operators import Dense, Distributed
 
 #: Vectors that travel together in a product, as a mean and a few probes do.
 VECTORS = 4
+#: Dask has workers give memory back at once, and the system then makes every array anew: fits took 3 times
+#: the processor time.
+KEEP_MEMORY = {
+    f"distributed.nanny.pre-spawn-environ.MALLOC_{name}_THRESHOLD_": 2**30 for name in ("TRIM", "MMAP")
+}
 #: Noise, relative to the root mean square of what the signal adds to the data.
 NOISE = 0.01
 
@@ -146,6 +151,7 @@ class OnCluster(Study):
 
 @contextmanager
 def _cluster(cell: Cell) -> Iterator[Any]:
+    import dask
     from distributed import Client, LocalCluster
 
     size = 4 * int(cell.setting["N"]) * int(cell.setting["D"])
@@ -153,7 +159,11 @@ def _cluster(cell: Cell) -> Iterator[Any]:
     # Chunks may take 60 % of it; all of Phi does not fit.
     limit = max(int(0.88 * size), 2**30)
     settings = {"n_workers": workers, "threads_per_worker": 1, "memory_limit": limit}
-    with LocalCluster(dashboard_address=":0", **settings) as cluster, Client(cluster) as client:
+    with (
+        dask.config.set(KEEP_MEMORY),
+        LocalCluster(dashboard_address=":0", **settings) as cluster,
+        Client(cluster) as client,
+    ):
         client.wait_for_workers(workers)
         yield client
 
