@@ -377,6 +377,27 @@ MUTATIONS = (
         "gains[useful] = 0.5 * (ratio - 1)",
         ("test_methods.py::test_seq_evidence_is_exact_and_never_decreases",),
     ),
+    Mutation(
+        "sums of chunks in the order in which they come",
+        "operators/chunks.py",
+        "node = (level + 1, place // 2)",
+        "node = (level, place & ~1)",
+        ("test_distributed.py::test_sums_do_not_depend_on_who_adds_what",),
+    ),
+    Mutation(
+        "chunks of a worker that was lost are not loaded again",
+        "operators/cluster.py",
+        "                home.future = None\n",
+        "                pass\n",
+        ("test_distributed.py::test_workers_that_are_killed_change_nothing",),
+    ),
+    Mutation(
+        "weights between two products of a chunk",
+        "operators/chunks.py",
+        "return operator.dual_gram(v, g)",
+        "return operator.dual_gram(v, None)",
+        ("operators/test_market.py::test_dual_gram_has_weights_between",),
+    ),
 )
 
 

@@ -91,6 +91,7 @@ GOOD = {
         Mask(ROWS, 16) @ Convolution(KERNEL, 16) @ DCT(16).T
     ),
     "dense(matrix.npy)": lambda: MATRIX,
+    "distributed(matrix.npy)": lambda: MATRIX,
     "sparse(sparse.npz)": lambda: MATRIX,
     "2.5e-1 * identity(16)": lambda: 0.25 * Identity(16),
     "-2 * (dense(matrix.npy) @ diagonal(weights.npy))": lambda: -2 * (MATRIX * np.arange(1.0, 17)),

@@ -3,6 +3,8 @@ from . import operators as operators
 from . import plotting as plotting
 from ._compare import compare as compare
 from ._fit import fit as fit
+from ._many import Fitted as Fitted
+from ._many import fit_many as fit_many
 from ._packing import packable as packable
 from .estimators import RVMRegressor as RVMRegressor
 from .estimators import SBLRegressor as SBLRegressor

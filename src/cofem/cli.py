@@ -56,6 +56,10 @@ def recover(  # noqa: PLR0913 (public)
         Path | None, typer.Option(help="File the fit is written to every minute and on Ctrl-C.")
     ] = None,
     resume: Annotated[Path | None, typer.Option(help="Checkpoint to go on from.")] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(help="Dask scheduler, e.g. tcp://host:8786, whose workers hold distributed(Phi.npy)."),
+    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace --out and --plot if they exist; never what is read.")
     ] = False,
@@ -65,23 +69,26 @@ def recover(  # noqa: PLR0913 (public)
     Files that exist are not replaced without --force. With the same file for --checkpoint and --resume, a
     command that was stopped goes on when it is repeated.
 
+    With --scheduler, the matrix in distributed(Phi.npy) is read and kept by the workers of a Dask cluster.
+
     Example: cofem recover --data y.npy --operator "mask(rows.npy) @ idct(262144)" --plot result.png
     """
-    from cofem.recover import Targets, recover_file
+    from cofem.recover import Targets, connected, recover_file
 
     try:
-        recover_file(
-            data,
-            operator,
-            Targets(out, plot, force),
-            noise_std="learn" if noise_std is None else noise_std,
-            method=method,
-            nonnegative=nonnegative,
-            max_iter=max_iter,
-            rng=seed,
-            checkpoint=checkpoint,
-            resume=resume,
-        )
+        with connected(scheduler):
+            recover_file(
+                data,
+                operator,
+                Targets(out, plot, force),
+                noise_std="learn" if noise_std is None else noise_std,
+                method=method,
+                nonnegative=nonnegative,
+                max_iter=max_iter,
+                rng=seed,
+                checkpoint=checkpoint,
+                resume=resume,
+            )
     except KeyboardInterrupt as interrupt:
         saved = (
             f"; go on with --resume {checkpoint}" if checkpoint is not None and checkpoint.exists() else ""

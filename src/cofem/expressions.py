@@ -34,6 +34,7 @@ from cofem.operators import (
     Convolution,
     Dense,
     Diagonal,
+    Distributed,
     Gradient,
     Identity,
     Mask,
@@ -91,7 +92,8 @@ def parse_operator(text: str) -> Operator:
     """Build an operator from an expression.
 
     Known names: ``mask``, ``dct``, ``idct``, ``blockdct``, ``iblockdct``, ``fft``, ``ifft``, ``rfft``,
-    ``irfft``, ``wavelet``, ``iwavelet``, ``convolution``, ``dense``, ``sparse``, ``identity``, ``diagonal``,
+    ``irfft``, ``wavelet``, ``iwavelet``, ``convolution``, ``dense``, ``distributed``, ``sparse``,
+    ``identity``, ``diagonal``,
     ``hstack``, ``vstack``; see `NAMES`. Files are read with `cofem.files.read_array`.
 
     Examples
@@ -445,6 +447,15 @@ def _file(name: Any) -> str:
     return os.path.expanduser(name)
 
 
+def _npy(file: Any) -> str:
+    path = Path(_file(file))
+    if path.suffix != ".npy":
+        raise ExpressionError(f"a matrix in an .npy file is wanted, got {_brief(file)}")
+    if not os.path.isfile(path):
+        raise ExpressionError(f"{path}: no such file")
+    return str(path)
+
+
 #: Builders by name. The first argument is the number of columns that the place of the call asks for.
 NAMES: dict[str, Callable[..., Operator]] = {
     "mask": _mask,
@@ -464,6 +475,7 @@ NAMES: dict[str, Callable[..., Operator]] = {
     ),
     "convolution": _convolution,
     "dense": lambda n_columns, file: Dense(read_array(_file(file))),
+    "distributed": lambda n_columns, file: Distributed.from_npy(_npy(file)),
     "sparse": _sparse,
     "identity": _transform(Identity),
     "diagonal": lambda n_columns, file: Diagonal(read_array(_file(file))),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -15,6 +16,9 @@ import numpy as np
 from cofem.expressions import ExpressionError, named_files, parse_operator
 from cofem.files import check_writable, read_array, replacing, same_file, spare_paths, split_source
 from cofem.posterior import Posterior
+
+#: Seconds until a scheduler counts as not there.
+CONNECTING = 10
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,30 @@ class Targets:
             except OSError as error:
                 failures.append(f"{spare}: {error.strerror or error}")
         raise OSError(f"the result could not be written anywhere ({'; '.join(failures)})")
+
+
+@contextmanager
+def connected(scheduler: str | None) -> Iterator[None]:
+    """Have a Dask cluster hold what is distributed, while the fit runs; None for this machine alone.
+
+    Parameters
+    ----------
+    scheduler : str or None
+        Address of the scheduler.
+    """
+    if scheduler is None:
+        yield
+        return
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise ValueError('scheduler needs Dask: pip install "cofem[dask]"') from error
+    try:
+        client = Client(scheduler, timeout=CONNECTING)
+    except Exception as error:  # the address may be wrong in many ways
+        raise OSError(f"scheduler {scheduler} does not answer: {error}") from error
+    with client:
+        yield
 
 
 def recover_file(data: str, operator: str, targets: Targets, **settings: Any) -> Posterior:

@@ -15,6 +15,7 @@ from cofem.operators import (
     Convolution,
     Dense,
     Diagonal,
+    Distributed,
     Gradient,
     Identity,
     Mask,
@@ -72,6 +73,12 @@ def _kernel(samples: np.ndarray, centres: np.ndarray) -> np.ndarray:
 def _in_chunks(rows: int, operator: KernelRows) -> KernelRows:
     operator.chunk_rows = rows
     return operator
+
+
+def _distributed(matrix: np.ndarray, chunks: tuple[int, int]) -> Distributed:
+    axis = 0 if chunks[0] > 0 else 1
+    parts = np.split(matrix, range(chunks[axis], matrix.shape[axis], chunks[axis]), axis=axis)
+    return Distributed(parts.__getitem__, matrix.shape, chunks, dtype=matrix.dtype)
 
 
 MARKET: dict[str, Operator] = {
@@ -225,4 +232,11 @@ MARKET |= {
     "vstack of gradients": vstack([Gradient((3, 4)), 0.5 * Gradient((3, 4), order=2), Identity((3, 4))]),
     "gradient of a mask": Gradient(5, "periodic") @ Mask([4, 0, 3], 5).H,
     "stack of stacks": vstack([hstack([Identity(3), Dense(_real(3, 2))]), Dense(_complex(2, 5))]),
+    "distributed columns": _distributed(_real(5, 8), (-1, 3)),
+    "distributed rows": _distributed(_real(7, 4), (2, -1)),
+    "distributed complex64": _distributed(_complex(4, 6).astype(np.complex64), (-1, 2)),
+    "distributed bytes": _distributed(_rng.integers(-1, 2, (6, 5)).astype(np.int8), (4, -1)),
+    "multiple of distributed columns": (2 - 1j) * _distributed(_real(3, 6), (-1, 2)),
+    "mask of distributed columns": Mask([2, 0], 4) @ _distributed(_real(4, 6), (-1, 4)) @ Diagonal(_real(6)),
+    "mask of distributed rows": Mask([2, 0], 4) @ _distributed(_real(4, 6), (3, -1)),
 }

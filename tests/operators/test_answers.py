@@ -17,6 +17,7 @@ from cofem.operators import (
     Convolution,
     Dense,
     Diagonal,
+    Distributed,
     Mask,
     Operator,
     Sparse,
@@ -150,7 +151,7 @@ def test_a_stored_matrix_is_the_operator(operator: Operator, dense: np.ndarray) 
 
 def test_largest_entry_of_what_is_stored(operator: Operator, dense: np.ndarray) -> None:
     largest = operator.largest_entry()
-    assert (largest is not None) == isinstance(operator, Dense | Sparse)
+    assert (largest is not None) == isinstance(operator, Dense | Sparse | Distributed)
     if largest is not None:
         assert largest == pytest.approx(max(np.abs(dense.real).max(), np.abs(dense.imag).max()), rel=1e-6)
 

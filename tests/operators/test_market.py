@@ -61,6 +61,15 @@ def test_batches_are_multiplied_by_the_matrix(
     assert_close(operator.gram(x), x @ dense.T @ dense.conj(), operator)
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+def test_dual_gram_has_weights_between(operator: Operator, dense: np.ndarray, dtype: type) -> None:
+    v, g = draw((2, 3, operator.shape[0]), dtype), np.abs(draw((operator.shape[1],)))
+    assert_close(operator.dual_gram(v, g), v @ dense.conj() @ np.diag(g) @ dense.T, operator)
+    assert_close(operator.dual_gram(v), v @ dense.conj() @ dense.T, operator)
+    each = np.abs(draw((3, operator.shape[1])))
+    assert_close(operator.dual_gram(v, each), ((v @ dense.conj()) * each) @ dense.T, operator)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
 def test_precision_is_kept(operator: Operator, dtype: type) -> None:
     wanted = np.result_type(dtype, operator.dtype if operator.precision else dtype)

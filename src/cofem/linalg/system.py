@@ -219,9 +219,7 @@ class PosteriorSystem:
             prior_energy = np.concatenate([prior_energy, real_dot(b, gb)])
 
         def apply(w: Array) -> Array:
-            back = self.phi.adjoint(w)
-            back *= g
-            out = self.phi.forward(back)
+            out = self.phi.dual_gram(w, g)
             out += self.noise_var * w
             return out
 

@@ -7,6 +7,7 @@ from cofem.operators.checks import check_adjoint
 from cofem.operators.chunked import Chunked
 from cofem.operators.convolution import Convolution
 from cofem.operators.dense import Dense, Sparse
+from cofem.operators.distributed import Distributed
 from cofem.operators.facts import Facts
 from cofem.operators.fourier import DCT, FFT
 from cofem.operators.gradient import Gradient
@@ -25,6 +26,7 @@ __all__ = [
     "Convolution",
     "Dense",
     "Diagonal",
+    "Distributed",
     "Facts",
     "Gradient",
     "Identity",

@@ -42,6 +42,12 @@ class Adjoint(Operator):
     def _adjoint_overwriting(self, y: Array) -> Array:
         return self.operator._forward_overwriting(y)
 
+    def _gram(self, x: Array) -> Array:
+        return self.operator._dual_gram(x, None)
+
+    def _dual_gram(self, v: Array, weights: Array | None) -> Array:
+        return self.operator._gram(v) if weights is None else super()._dual_gram(v, weights)
+
     def _parts(self) -> tuple[Operator, ...]:
         return (self.operator,)
 

@@ -253,6 +253,60 @@ class Operator(ABC):
         """
         return self._gram(self._checked(x, self.shape[1], "x"))
 
+    def dual_gram(self, v: Array, weights: Array | None = None) -> Array:
+        """Return ``Phi diag(weights) Phi^H v`` for every vector along the last axis.
+
+        Parameters
+        ----------
+        v : array of shape (..., N)
+            As for `adjoint`.
+        weights : array of shape (D,), optional
+            Real numbers, or several rows of them as `v` has batches; ones by default.
+
+        Returns
+        -------
+        array of shape (..., N)
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import Dense
+        >>> Phi = Dense([[1.0, 2.0], [0.0, 1.0]])
+        >>> Phi.dual_gram(np.eye(2), np.array([1.0, 10.0]))
+        array([[41., 20.],
+               [20., 10.]])
+        """
+        return self._dual_gram(self._checked(v, self.shape[0], "v"), weights)
+
+    def _dual_gram(self, v: Array, weights: Array | None) -> Array:
+        back = self._adjoint(v)
+        if weights is not None:
+            back *= weights
+        return self._forward_overwriting(back)
+
+    @property
+    def _fuses_dual(self) -> bool:
+        """Whether `dual_gram` costs less than the two products it stands for."""
+        return False
+
+    @property
+    def layout(self) -> str:
+        """How the matrix is cut into chunks whose products are summed up; "" where it is in one piece.
+
+        A checkpoint holds it: the last digits of a fit depend on it.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import DCT, Distributed
+        >>> (2 * Distributed(lambda i: np.eye(2), (2, 4), (2, 2))).layout, DCT(4).layout
+        ('2 chunks of 2 columns', '')
+        """
+        return self._layout()
+
+    def _layout(self) -> str:
+        return "; ".join(filter(None, (part.layout for part in self._parts())))
+
     @property
     def takes_batches(self) -> bool:
         """Whether several vectors go through at once; False where a batch costs as much as one by one.

@@ -114,6 +114,15 @@ class Scaled(SameAxes):
         stored = self.operator.stored_matrix()
         return None if stored is None else StoredMatrix(stored.array, self.scalar * stored.factor)
 
+    def _dual_gram(self, v: Array, weights: Array | None) -> Array:
+        if not self._fuses_dual:
+            return super()._dual_gram(v, weights)
+        return (self.scalar.conjugate() * self.scalar) * self.operator._dual_gram(v, weights)
+
+    @property
+    def _fuses_dual(self) -> bool:
+        return self.operator._fuses_dual
+
     def _gram(self, x: Array) -> Array:
         # A complex scalar times its conjugate stays of complex type, as the result must.
         return (self.scalar.conjugate() * self.scalar) * self.operator._gram(x)
@@ -191,6 +200,26 @@ class Product(Operator):
         for factor in self.factors[1:]:
             x = factor._adjoint_overwriting(x)
         return x
+
+    def _dual_gram(self, v: Array, weights: Array | None) -> Array:
+        if not self._fuses_dual:
+            return super()._dual_gram(v, weights)
+        *left, inner = self.factors
+        if inner.facts.diagonal:  # its squares are weights, too
+            moduli = on_device_of(v, to_numpy(diagonal_moduli(inner))) ** 2
+            weights = moduli if weights is None else weights * moduli
+            *left, inner = left
+        for factor in left:
+            v = factor._adjoint(v)
+        v = inner._dual_gram(v, weights)
+        for factor in left[::-1]:
+            v = factor._forward_overwriting(v)
+        return v
+
+    @property
+    def _fuses_dual(self) -> bool:
+        *left, last = self.factors
+        return (left[-1] if last.facts.diagonal else last)._fuses_dual
 
     def _spectral_norm(self) -> float:
         first, last = self.factors[0], self.factors[-1]

@@ -137,6 +137,19 @@ class Dictionary(Operator):
         """
         return self._counted(self.operator.gram, x, self.shape[1], 2)
 
+    def dual_gram(self, v: Array, weights: Array | None = None) -> Array:
+        """Return ``Phi diag(weights) Phi^H v`` for v of shape (..., N), counted as two products.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import Dense
+        >>> phi = Dictionary(Dense([[1.0, 2.0]]), like=np.zeros(1))
+        >>> phi.dual_gram(np.ones(1), np.array([1.0, 10.0])), phi.applications
+        (array([41.]), 1.0)
+        """
+        return self._counted(lambda v: self.operator.dual_gram(v, weights), v, self.shape[0], 2)
+
     def _counted(self, product: Callable[[Array], Array], x: Array, length: int, products: int = 1) -> Array:
         out = product(x)
         # The operator was right when it was looked at first; it may be a user's own and change its mind.

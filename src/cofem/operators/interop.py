@@ -135,7 +135,8 @@ def as_operator(Phi: Any) -> Operator:
     ----------
     Phi : Operator, array_like, scipy.sparse matrix or array, LinearOperator of SciPy or PyLops
         A dictionary of shape (N, D). An operator is returned as it is; a `numpy.memmap` is read a few rows
-        at a time (`Chunked`).
+        at a time (`Chunked`); the blocks of a Dask array stay on the workers of the active client
+        (`Distributed`).
 
     Returns
     -------
@@ -152,6 +153,10 @@ def as_operator(Phi: Any) -> Operator:
         return Sparse(Phi)
     if isinstance(Phi, np.memmap) and Phi.ndim == 2:
         return Chunked(Phi)
+    if array_api_compat.is_dask_array(Phi):
+        from cofem.operators.distributed import Distributed  # which needs this module
+
+        return Distributed.from_array(Phi)
     if hasattr(Phi, "matvec") and hasattr(Phi, "shape"):
         return _from_linear_operator(Phi)
     if array_api_compat.is_array_api_obj(Phi) or isinstance(Phi, (list, tuple)):

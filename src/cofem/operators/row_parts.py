@@ -50,5 +50,15 @@ class RowParts(BlockDiagonal):
     def _gram(self, x: Array) -> Array:
         return self._adjoint(self._forward(x))
 
+    def _dual_gram(self, v: Array, weights: Array | None) -> Array:
+        if not self.operator._fuses_dual:
+            return super()._dual_gram(v, weights)
+        xp, count = namespace(v), len(self.kept)
+        each = xp.reshape(self._mask.adjoint(v), (*v.shape[:-1], count, -1))
+        if weights is not None:
+            weights = xp.reshape(weights, (*weights.shape[:-1], count, -1))
+        found = self.operator.dual_gram(each, weights)
+        return self._mask.forward(xp.reshape(found, (*v.shape[:-1], -1)))
+
     def _in_precision(self, precision: str) -> Operator:
         return RowParts(self.operator._in_precision(precision), self.kept)

@@ -8,6 +8,7 @@ from cofem.experiments.bench.coherent import Coherent
 from cofem.experiments.bench.coverage import Coverage
 from cofem.experiments.bench.dct_time import DCTTime
 from cofem.experiments.bench.dense_time import DenseTime
+from cofem.experiments.bench.distributed import OnCluster
 from cofem.experiments.bench.endurance import Endurance
 from cofem.experiments.bench.everyday import Everyday
 from cofem.experiments.bench.genotypes import WeakSignals
@@ -48,6 +49,7 @@ BENCHMARKS: dict[str, Study] = {
         LearnedCoverage(),
         Priors(),
         WeakSignals(),
+        OnCluster(),
         Endurance(),
     )
 }

@@ -26,6 +26,7 @@ def fingerprint_of(problem: Problem, noise: Any, settings: Mapping[str, Any]) ->
         "y": f"{kind} {list(data.shape)} {digest(data)} in units of {problem.units.data:g}",
         "noise_std": describe(noise),
         "Phi": numbers_of(operator, y),
+        **({"chunks of Phi": operator.layout} if operator.layout else {}),
         "unit of Phi": f"{problem.units.dictionary:g}",
         **{
             name: numbers_of(value, y) if isinstance(value, Operator) else describe(value)

@@ -9,7 +9,9 @@ the figures.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from math import prod
 from typing import Any
@@ -25,6 +27,8 @@ _MIN_LINES_TO_SPLIT = 8
 _COSINES, _WAVES, _HALF_WAVES = (2**16, 2**12), (2**20, 2**13), (2**18, 2**18)
 # From this length on a length with a large prime factor goes to SciPy.
 _LONG = 2**15
+# Whether one thread is all there is.
+_alone: ContextVar[bool] = ContextVar("alone", default=False)
 
 
 def cosines(
@@ -146,17 +150,36 @@ def last_axes(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(range(-len(shape), 0))
 
 
+@contextmanager
+def one_fft_thread() -> Iterator[None]:
+    """Have transforms use one thread meanwhile: where as many processes as cores share a machine.
+
+    Examples
+    --------
+    >>> with one_fft_thread():
+    ...     fft_workers((2048, 2048))
+    1
+    """
+    before = _alone.set(True)
+    try:
+        yield
+    finally:
+        _alone.reset(before)
+
+
 def fft_workers(shape: Sequence[int], axes: Sequence[int] = (-1,)) -> int:
     """Return how many threads a transform of an array of this shape along some axes should use.
 
     A transform is split by lines along an axis, so a single one-dimensional transform stays on one thread.
-    A larger number set with `scipy.fft.set_workers` is respected.
+    A larger number set with `scipy.fft.set_workers` is respected; within `one_fft_thread` it is one.
 
     Examples
     --------
     >>> fft_workers((64, 64))  # too small to be worth a thread
     1
     """
+    if _alone.get():
+        return 1
     numbers = prod(shape)
     lines = numbers // max(shape[axis] for axis in axes)
     if numbers < _MIN_NUMBERS_TO_SPLIT or lines < _MIN_LINES_TO_SPLIT:
