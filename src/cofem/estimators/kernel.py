@@ -39,7 +39,9 @@ class RVMRegressor(SparseBayesianRegressor):
     cache_size : float, optional
         Megabytes (10^6 bytes) up to which the kernel matrix is stored. A larger one is computed again, a
         few rows at a time, whenever it is needed. By default a quarter of the free memory.
-    noise_std, method, prior, positive, fit_intercept, max_iter, tol, random_state, verbose
+    noise_std, method, prior, positive, fit_intercept, max_iter, tol, compute_score, warm_start
+        As for `SBLRegressor`.
+    random_state, verbose
         As for `SBLRegressor`. The noise that is learned is at least a thousandth of the targets' standard
         deviation.
 
@@ -47,12 +49,12 @@ class RVMRegressor(SparseBayesianRegressor):
     ----------
     coef_, coef_std_, lambda_ : ndarrays of shape (n_samples,) or (n_targets, n_samples)
         Posterior means, standard deviations and prior precisions of the kernels' coefficients.
-    alpha_, intercept_, n_iter_, n_features_in_, feature_names_in_, posterior_
+    alpha_, intercept_, sigma_, scores_, n_iter_, n_features_in_, feature_names_in_, posterior_
         As for `SBLRegressor`.
     X_fit_ : array or sparse matrix of shape (n_samples, n_features)
         The training samples of positive weight.
     support_ : ndarray of int
-        Which of them are relevance vectors.
+        Which of them are relevance vectors: ``posterior_.support()``.
     relevance_vectors_ : array or sparse matrix of shape (len(support_), n_features)
         The relevance vectors.
 
@@ -90,6 +92,8 @@ class RVMRegressor(SparseBayesianRegressor):
         fit_intercept: bool = True,
         max_iter: int | None = None,
         tol: float | None = None,
+        compute_score: bool = False,
+        warm_start: bool = False,
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:
@@ -106,6 +110,8 @@ class RVMRegressor(SparseBayesianRegressor):
         self.fit_intercept = fit_intercept
         self.max_iter = max_iter
         self.tol = tol
+        self.compute_score = compute_score
+        self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose
 
@@ -120,6 +126,9 @@ class RVMRegressor(SparseBayesianRegressor):
             raise ValueError(f"cache_size must be non-negative or None, got {self.cache_size!r}")
         # CSR, since relevance vectors are rows.
         self.X_fit_ = X.tocsr() if scipy.sparse.issparse(X) else X
+
+    def _count_columns(self, X: Any) -> int:
+        return X.shape[0]
 
     def _take(self, y_offset: Any) -> None:
         super()._take(y_offset)

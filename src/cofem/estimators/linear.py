@@ -41,6 +41,11 @@ class SBLRegressor(SparseBayesianRegressor):
         Most outer steps, and the relative change of the coefficients at which to stop. By default
         1000 and 1e-8 for up to 256 features with at least twice as many samples, where steps are cheap; else
         as in `cofem.fit`.
+    compute_score : bool
+        Whether to have `scores_`.
+    warm_start : bool
+        Whether a further fit starts from the precisions of the last one, as `cofem.refit` does. It needs one
+        target, or targets that share their precisions, and as many columns.
     random_state : int, RandomState or None
         Source of randomness: which samples are held out for the noise, and random probes.
     verbose : bool
@@ -57,8 +62,14 @@ class SBLRegressor(SparseBayesianRegressor):
     intercept_ : float or ndarray of shape (n_targets,)
         Prediction where all features are zero.
     support_ : ndarray of int
-        Features that are kept: those for which a finite precision has the larger evidence (Tipping and
-        Faul 2003), for one target at least. With ``positive=True``, those of ``posterior_.support()``.
+        Features that are all relevant with probability 0.95, for one target at least: those of
+        ``posterior_.support()``. For another probability, ask ``posterior_.support(level)``.
+    sigma_ : ndarray of shape (len(support_), len(support_)), or (n_targets, ...)
+        Posterior covariance of the coefficients in `support_`.
+    scores_ : ndarray of shape (n_iter_,)
+        With ``compute_score=True``, the log evidence at every outer step, for methods that compute it anyway
+        (exact ones and "seq"); of others, at the end only, shape (1,). A list of arrays for several targets
+        that share nothing. Not known with ``positive=True``.
     n_iter_ : int
         Number of outer steps.
     n_features_in_ : int
@@ -75,7 +86,8 @@ class SBLRegressor(SparseBayesianRegressor):
     the update of `ARDRegression` (MacKay's).
 
     `ARDRegression` has four parameters of Gamma priors, which are all zero here, and a threshold on
-    `lambda_` that depends on the units of the features, where `support_` does not.
+    `lambda_` that depends on the units of the features, where `support_` does not. Its `coef_` are zero below
+    that threshold; here they are small and have a `coef_std_`.
 
     Examples
     --------
@@ -101,6 +113,8 @@ class SBLRegressor(SparseBayesianRegressor):
         fit_intercept: bool = True,
         max_iter: int | None = None,
         tol: float | None = None,
+        compute_score: bool = False,
+        warm_start: bool = False,
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:
@@ -111,6 +125,8 @@ class SBLRegressor(SparseBayesianRegressor):
         self.fit_intercept = fit_intercept
         self.max_iter = max_iter
         self.tol = tol
+        self.compute_score = compute_score
+        self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose
 
