@@ -6,7 +6,9 @@ from ._fit import fit as fit
 from ._packing import packable as packable
 from ._refit import fit_path as fit_path
 from ._refit import refit as refit
+from .estimators import RVMClassifier as RVMClassifier
 from .estimators import RVMRegressor as RVMRegressor
+from .estimators import SBLClassifier as SBLClassifier
 from .estimators import SBLRegressor as SBLRegressor
 from .inference.amp import AMP as AMP
 from .inference.analysis.method import AnalysisEM as AnalysisEM

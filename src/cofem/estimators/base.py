@@ -66,6 +66,10 @@ class SparseBayesianRegressor(RegressorMixin, BaseEstimator, ABC):
     #: How the noise is learned; None to choose by the problem, as `cofem.fit` does.
     _noise_strategy: NoiseStrategy | None = None
 
+    #: Whether this is one of several rounds: a warm start then goes on at the precisions as they are (else they
+    #: are bounded, so that coefficients can come back), and the update does not depend on how many samples.
+    _in_rounds: bool = False
+
     def _start(self, X: Any) -> None:
         """Note what the dictionary needs to know about the training data."""
 
@@ -157,13 +161,15 @@ class SparseBayesianRegressor(RegressorMixin, BaseEstimator, ABC):
             # There is no noise to learn: take the rounding of what was subtracted.
             noise_std = float(np.finfo(data.y.dtype).eps) * (abs(y_offset) or 1.0)
             return self._fit(data._replace(noise_std=noise_std), 1.0, None)
-        return self._fit(data, self.tol, None if before is None else warm_start(before))
+        if before is None:
+            return self._fit(data, self.tol, None)
+        return self._fit(data, self.tol, before.alpha if self._in_rounds else warm_start(before))
 
     def _fit(self, data: Data, tol: float | None, alpha_init: np.ndarray | None) -> Posterior:
         method, max_iter = self.method, self.max_iter
         dictionary = data.Phi
         n_samples, n_columns = dictionary.shape
-        few = n_columns <= FEW_COLUMNS and n_samples >= ENOUGH_DATA * n_columns
+        few = not self._in_rounds and n_columns <= FEW_COLUMNS and n_samples >= ENOUGH_DATA * n_columns
         few = few and (dictionary.stored_matrix() is not None or n_samples * n_columns <= SMALL_MATRIX)
         if few and isinstance(method, str) and method == "auto" and self.prior is None and not self.positive:
             # With columns that look alike, EM and the default stop may end far from the optimum.
