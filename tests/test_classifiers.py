@@ -34,7 +34,7 @@ EXPECTED = {
 
 
 @parametrize_with_checks(
-    [SBLClassifier(), RVMClassifier()],
+    [SBLClassifier(), RVMClassifier(max_iter=5)],  # few rounds, since there are many checks
     expected_failed_checks=lambda estimator: EXPECTED.get(type(estimator).__name__, {}),
 )
 @pytest.mark.filterwarnings("ignore::cofem.ConvergenceWarning")
@@ -113,7 +113,7 @@ def test_what_is_not_known_draws_probabilities_to_one_half() -> None:
 def test_several_classes(Classifier: Any) -> None:
     X, y = load_iris(return_X_y=True)
     names = np.array(["setosa", "versicolor", "virginica"])[y]
-    model = make_pipeline(StandardScaler(), Classifier()).fit(X, names)
+    model = make_pipeline(StandardScaler(), Classifier(tol=0.05)).fit(X, names)
     assert model.classes_.tolist() == ["setosa", "versicolor", "virginica"]
     P = model.predict_proba(X)
     np.testing.assert_allclose(P.sum(axis=1), 1)
@@ -129,7 +129,7 @@ def test_several_classes(Classifier: Any) -> None:
 def test_digits_and_cancer() -> None:
     X, y = load_digits(return_X_y=True)
     A, B, a, b = train_test_split(X[:600], y[:600], random_state=0, stratify=y[:600])
-    assert make_pipeline(StandardScaler(), SBLClassifier()).fit(A, a).score(B, b) > 0.92
+    assert make_pipeline(StandardScaler(), SBLClassifier(tol=0.02)).fit(A, a).score(B, b) > 0.9
     X, y = load_breast_cancer(return_X_y=True)
     A, B, a, b = train_test_split(X, y, random_state=0, stratify=y)
     for classifier in (SBLClassifier(), RVMClassifier()):

@@ -28,7 +28,7 @@ from cofem.inference.noise.learning import ENOUGH_DATA, NoiseStrategy
 from cofem.inference.prepare import Data
 from cofem.inference.settings import Settings
 from cofem.inference.stages import Runner
-from cofem.operators import Operator
+from cofem.operators import Diagonal, Operator
 from cofem.posterior import Posterior, join_tasks
 from cofem.posterior.solver import PosteriorSolver
 from cofem.priors import Prior
@@ -66,9 +66,10 @@ class SparseBayesianRegressor(RegressorMixin, BaseEstimator, ABC):
     #: How the noise is learned; None to choose by the problem, as `cofem.fit` does.
     _noise_strategy: NoiseStrategy | None = None
 
-    #: Whether this is one of several rounds: a warm start then goes on at the precisions as they are (else they
-    #: are bounded, so that coefficients can come back), and the update does not depend on how many samples.
-    _in_rounds: bool = False
+    #: Mean square of the linear predictor that the first of several rounds expects, None outside of rounds.
+    #: In rounds a warm start goes on at the precisions as they are (else they are bounded, so that
+    #: coefficients can come back), and neither start nor update depends on how many samples there are.
+    _expected_power: float | None = None
 
     def _start(self, X: Any) -> None:
         """Note what the dictionary needs to know about the training data."""
@@ -161,15 +162,25 @@ class SparseBayesianRegressor(RegressorMixin, BaseEstimator, ABC):
             # There is no noise to learn: take the rounding of what was subtracted.
             noise_std = float(np.finfo(data.y.dtype).eps) * (abs(y_offset) or 1.0)
             return self._fit(data._replace(noise_std=noise_std), 1.0, None)
-        if before is None:
-            return self._fit(data, self.tol, None)
-        return self._fit(data, self.tol, before.alpha if self._in_rounds else warm_start(before))
+        if self._expected_power is not None:
+            start = self._first_alpha(data) if before is None else before.alpha
+        else:
+            start = None if before is None else warm_start(before)
+        return self._fit(data, self.tol, start)
+
+    def _first_alpha(self, data: Data) -> np.ndarray:
+        """Return precisions at which every column explains the same share of the power that is expected."""
+        weights = np.ones(data.Phi.shape[0]) if data.sample_weight is None else data.sample_weight
+        energy = np.asarray((Diagonal(np.sqrt(weights)) @ data.Phi).column_norms(), np.float64) ** 2
+        energy = np.where(energy > 0, energy, energy.max() or 1.0)
+        return data.Phi.shape[1] * energy / (weights.sum() * self._expected_power)
 
     def _fit(self, data: Data, tol: float | None, alpha_init: np.ndarray | None) -> Posterior:
         method, max_iter = self.method, self.max_iter
         dictionary = data.Phi
         n_samples, n_columns = dictionary.shape
-        few = not self._in_rounds and n_columns <= FEW_COLUMNS and n_samples >= ENOUGH_DATA * n_columns
+        few = n_columns <= FEW_COLUMNS and n_samples >= ENOUGH_DATA * n_columns
+        few = few and self._expected_power is None
         few = few and (dictionary.stored_matrix() is not None or n_samples * n_columns <= SMALL_MATRIX)
         if few and isinstance(method, str) and method == "auto" and self.prior is None and not self.positive:
             # With columns that look alike, EM and the default stop may end far from the optimum.

@@ -15,12 +15,15 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from cofem._blocks import SMALL_MATRIX
 from cofem._warn import warn
 from cofem.estimators.base import SparseBayesianRegressor
+from cofem.estimators.columns import without_weightless
 from cofem.operators import Operator
 from cofem.priors import Prior
 from cofem.status import ConvergenceWarning
 
 #: Steps of each weighted regression, before weights and targets are found again.
 INNER_STEPS = 10
+#: Mean square of the linear predictor that precisions start from: a standard deviation of 2, as targets have.
+EXPECTED_POWER = 4.0
 #: Draws that variances at the training samples are taken from, where exact ones would be dear.
 DRAWS = 16
 #: Widening of a logistic curve by a variance: MacKay's approximation to its average.
@@ -79,17 +82,16 @@ class SparseBayesianClassifier(ClassifierMixin, BaseEstimator, ABC):
         """
         X, y = self._check_training_data(X, y)
         check_classification_targets(y)
+        weights = np.ones(len(y))
+        if sample_weight is not None:
+            weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+            X, y, weights = without_weightless(X, y, weights)
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"y must hold at least two classes, got only one class: {self.classes_[0]!r}")
         if self.max_iter < 1:
             raise ValueError(f"max_iter must be at least 1, got {self.max_iter!r}")
-        weights = np.ones(len(labels))
-        if sample_weight is not None:
-            weights = _check_sample_weight(
-                sample_weight, X, dtype=np.float64, ensure_non_negative=True
-            ).copy()
-        weights *= compute_class_weight(self.class_weight, classes=self.classes_, y=y)[labels]
+        weights = weights * compute_class_weight(self.class_weight, classes=self.classes_, y=y)[labels]
         positives = range(1, 2) if len(self.classes_) == 2 else range(len(self.classes_))
         fits = [self._fit_one(X, labels == label, weights) for label in positives]
         self.estimators_ = [model for model, _ in fits]
@@ -109,7 +111,7 @@ class SparseBayesianClassifier(ClassifierMixin, BaseEstimator, ABC):
         The best xi is the root of the expected square of the linear predictor.
         """
         model = self._regressor()
-        model._in_rounds = True
+        model._expected_power = EXPECTED_POWER
         signs = np.where(is_positive, 0.5, -0.5)
         xi, before = np.zeros(len(signs)), np.full(len(signs), 0.5)
         for step in range(1, self.max_iter + 1):
