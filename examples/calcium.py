@@ -1,4 +1,4 @@
-"""Calcium imaging: when did a neuron fire? Spikes from 100 000 samples of fluorescence, with their uncertainty.
+"""Calcium imaging: when did a neuron fire? Spikes from 100 000 samples, with their uncertainty.
 
 Task: recover non-negative spikes from a trace in which each of them decays slowly, with noise.
 
@@ -113,7 +113,7 @@ def main() -> None:
     """Run the example."""
     out, seeds = start_with_seeds(__doc__)
     scores, marks = Scores(".2%"), {}
-    shown = [run(seed, scores, marks) for seed in seeds][0]
+    shown = next(iter([run(seed, scores, marks) for seed in seeds]))
     scores.table("NRMSE of the calcium")
     print()
     table(

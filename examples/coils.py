@@ -1,16 +1,16 @@
-"""Magnetic resonance image from several receive coils: Cartesian lines with estimated maps, and radial spokes.
+"""Magnetic resonance image from several receive coils: Cartesian lines and radial spokes.
 
 Task: recover a picture that eight coils have seen, each with a sensitivity of its own, from a third of the
-lines of k-space (Cartesian, variable density, a fully sampled centre), and from 32 radial spokes, which lie on
-no grid. The noise of the coils is correlated and of different strength; its covariance is known, as scanners
-measure it before a scan.
+lines of k-space (Cartesian, variable density, a fully sampled centre), and from 32 radial spokes, which lie
+on no grid. The noise of the coils is correlated and of different strength; its covariance is known, as
+scanners measure it before a scan.
 
 Data: the head that ships with matplotlib, 128 x 128, with a smooth phase, seen through the birdcage maps of
 SigPy. In the Cartesian case all methods are given maps that SigPy's ``EspiritCalib`` estimates from the
 24 central lines; in the radial case the true maps.
 
-Compared with: SigPy's ``SenseRecon``, ``L1WaveletRecon`` and ``TotalVariationRecon``, on the same whitened data
-and maps, with their penalties tuned with the true image, which no user has. cofem is given the noise
+Compared with: SigPy's ``SenseRecon``, ``L1WaveletRecon`` and ``TotalVariationRecon``, on the same whitened
+data and maps, with their penalties tuned with the true image, which no user has. cofem is given the noise
 (``Coils(maps, noise_cov)`` makes it 1), and nothing else: ``analysis="auto"``.
 
 Needs: sigpy, finufft.
