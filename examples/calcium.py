@@ -3,8 +3,8 @@
 Task: recover non-negative spikes from a trace in which each of them decays slowly, with noise.
 
 Data: drawn, since nothing ships with a package. A neuron that fires in bursts, 100 000 samples at 30 per
-second (55 minutes), each spike a decay of 0.95 from sample to sample, spikes of different heights, noise of
-0.3 of a spike.
+second (55 minutes), each spike a decay of 0.9 from sample to sample, spikes of different heights, noise of
+0.2 of a spike.
 
 Compared with: the exact L1 solution by pooling of neighbours (the algorithm of OASIS, Friedrich, Zhou and
 Paninski 2017, written here for a known decay), its penalty tuned with the true spikes, which no user has; and
@@ -24,7 +24,7 @@ from matplotlib import pyplot as plt
 import cofem
 from cofem.operators import Convolution
 
-SAMPLES, DECAY, NOISE_STD = 100_000, 0.95, 0.3
+SAMPLES, DECAY, NOISE_STD, LENGTH = 100_000, 0.9, 0.2, 60
 PENALTIES = (0.03, 0.1, 0.2, 0.4, 0.8, 1.6)
 THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7)
 NEAR = 2
@@ -96,7 +96,7 @@ def run(seed: int, scores: Scores, marks: dict[str, list[float]]) -> tuple[np.nd
     places = [np.flatnonzero(best[0] > threshold) for threshold in THRESHOLDS]
     marks.setdefault("pooling, L1, threshold tuned", []).append(max(f1(place, spikes) for place in places))
 
-    kernel = DECAY ** np.arange(300)
+    kernel = DECAY ** np.arange(LENGTH)
     Phi = Convolution(kernel, SAMPLES, mode="linear", causal=True)
     post, seconds = timed(cofem.fit, Phi, y, nonnegative=True, rng=seed)
     found = (post.mean, Phi @ post.mean)
