@@ -16,7 +16,7 @@ test: $(VENV)/.installed-test
 	# Two workers share the cores; threads of BLAS in each would only wait for each other.
 	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --cov --cov-report=term
 
-# The same with PyTorch and pandas, whose tests `make test` skips where they are missing; none may be skipped.
+# The same with PyTorch, pandas, PySINDy and MNE, whose tests `make test` skips where they are missing; none may be skipped.
 test-all: $(VENV)/.installed-test
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[test,test-all]"
 	COFEM_REQUIRE_ALL=1 $(MAKE) test

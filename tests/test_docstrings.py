@@ -125,4 +125,4 @@ def test_what_has_no_example_is_found() -> None:
     names = ["Own.forward", "Own.inherited", "Own.silent", "Own.static"]
     assert without_example(public_members(Own)) == names
     fitted = {name for name, _ in public_members(cofem.SBLRegressor)}
-    assert fitted == {"SBLRegressor.fit", "SBLRegressor.predict"}
+    assert fitted == {f"SBLRegressor.{name}" for name in ("fit", "predict", "sigma_", "coef_table")}

@@ -43,6 +43,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
     np.save("rows.npy", ROWS)
     np.savetxt("rows.csv", ROWS, delimiter=",")
+    (tmp_path / "table.csv").write_text("day,row\n" + "".join(f"d{row},{row}\n" for row in ROWS))
     np.save("flags.npy", FLAGS)
     np.save("kernel.npy", KERNEL)
     np.save("my-kernel.v2.npy", KERNEL)
@@ -69,6 +70,15 @@ GOOD = {
         KERNEL, 16, mode="linear", causal=True
     ),
     "convolution(kernel.npy, 16, causal=false)": lambda: Convolution(KERNEL, 16),
+    "convolution(kernel.npy, 16, centre=false)": lambda: Convolution(KERNEL, 16, centre=False),
+    "convolution(kernel.npy, 16, mode=linear, output=full)": lambda: Convolution(
+        KERNEL, 16, mode="linear", output="full"
+    ),
+    "idct((4, 4))": lambda: DCT((4, 4)).T,
+    "idct((16,))": lambda: DCT(16).T,
+    "mask(rows.npy, (4, 4)) @ iwavelet((4, 4), haar)": lambda: Mask(ROWS, 16) @ Wavelet((4, 4), "haar").T,
+    "hstack((identity(16), idct(16),))": lambda: hstack([Identity(16), DCT(16).T]),
+    "mask('table.csv:row', 16)": lambda: Mask(ROWS, 16),
     "mask(sub/rows.npy) @ idct(4, 4)": lambda: Mask(ROWS, 16) @ DCT((4, 4)).T,
     "mask('several.npz:rows', 16)": lambda: Mask(ROWS, 16),
     "mask(several.npz:rows, 16)": lambda: Mask(ROWS, 16),
@@ -130,6 +140,14 @@ BAD = {
     "idct(2.5)": "lengths must be positive whole numbers",
     "idct(-4)": "lengths must be positive whole numbers",
     "idct(16": "',' is wanted at column 8",
+    "idct((4, 4)": "',' is wanted at column 12",
+    "idct((4, 4), 2)": "lengths must be positive whole numbers, got (4, 4), 2",
+    "idct((4, idct(2)))": "lengths must be positive whole numbers",
+    "(4, 4)": "an operator is wanted",
+    "idct(16) @ (4, 4)": "an operator is wanted at column 12, got (4, 4)",
+    "(idct(4), 2) + idct(4)": "an operator is wanted at column 1",
+    "mask(table.csv:night, 16)": "has no column 'night'; there are day, row",
+    "convolution(kernel.npy, 16, centre=yes)": "centre must be true or false, got yes",
     "idct(16))": "an operator sign or the end is wanted at column 9",
     "idct(16) idct(16)": "an operator sign or the end is wanted",
     "idct(16) @ ": "an operator or a number is wanted",
@@ -232,6 +250,39 @@ def test_files_are_read(files: Path) -> None:
     np.testing.assert_array_equal(read_array("several.npz:kernel"), KERNEL)
     (files / "table.csv").write_text("1,2\n3,4\n")
     np.testing.assert_array_equal(read_array("table.csv"), [[1, 2], [3, 4]])
+
+
+def test_tables_with_a_header(files: Path) -> None:
+    (files / "flux.csv").write_text('time,"flux, raw"\n1,2\n3,4\n')
+    np.testing.assert_array_equal(read_array("flux.csv"), [[1, 2], [3, 4]])
+    np.testing.assert_array_equal(read_array("flux.csv:flux, raw"), [2, 4])
+    np.testing.assert_array_equal(read_array("flux.csv:0"), [1, 3])
+    np.savetxt("saved.csv", [[1, 2], [3, 4]], delimiter=",", header="a,b")
+    np.testing.assert_array_equal(read_array("saved.csv:b"), [2, 4])
+    (files / "bare.csv").write_text("1,2\n3,4\n")
+    np.testing.assert_array_equal(read_array("bare.csv:1"), [2, 4])
+    np.testing.assert_array_equal(read_array("table.csv:row"), ROWS)  # beside a column of words
+
+
+@pytest.mark.parametrize(
+    ("text", "source", "message"),
+    [
+        ("a,b\n1,2\n", "t.csv:c", "t.csv: has no column 'c'; there are a, b"),
+        ("1,2\n3,4\n", "t.csv:c", "t.csv: has no column 'c'; it has no header: give a number, from 0"),
+        ("a,a\n1,2\n", "t.csv:a", "t.csv: has 2 columns 'a'; give the number of one, from 0"),
+        ("1,b\n3,4\n", "t.csv", "t.csv: could not convert"),  # no header: a number that was mistyped
+        ("a,b\n1,2\n", "t.csv:7", "t.csv: "),
+        ("a,b\n", "t.csv", "t.csv: "),
+    ],
+)
+def test_columns_that_are_not_there(
+    text: str, source: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("t.csv").write_text(text)
+    with pytest.raises(ValueError, match=r"t\.csv") as caught:
+        read_array(source)
+    assert str(caught.value).startswith(message)
 
 
 def test_a_byte_order_mark_is_left_out(tmp_path: Path) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse
 from typer.testing import CliRunner
 
 import cofem
 from cofem.cli import app
 from cofem.experiments import problems
+from cofem.expressions import NAMES, parse_operator
 
 CLI = CliRunner()
 CASE = problems.dct(512, f=2, density=0.05, sigma=0.01, seed=3)
@@ -40,6 +43,42 @@ def test_recovers_from_files(data: str, folder: Path) -> None:
     assert post.sample(2, rng=0).shape == (2, 512)
     assert (folder / "result.png").read_bytes().startswith(b"\x89PNG")
     assert "256 x 512" in " ".join(done.output.split())
+
+
+def test_a_column_of_a_table_with_a_header(folder: Path) -> None:
+    lines = [f"{i},{value!r}" for i, value in enumerate(CASE.y.tolist())]
+    (folder / "table.csv").write_text("\n".join(["place,flux", *lines]))
+    done = recover("--data", "table.csv", "--column", "flux")
+    assert done.exit_code == 0, done.output
+    assert CASE.nrmse(cofem.load("result.npz").mean) < 5
+    for data in ("y.npy", "table.csv:flux"):
+        done = recover("--data", data, "--column", "flux", "--out", "other.npz")
+        assert done.exit_code == 2
+        assert "column is for the name of a .csv file" in done.output
+
+
+def test_the_version_and_the_operators_are_told() -> None:
+    done = CLI.invoke(app, ["--version"])
+    assert (done.exit_code, done.output) == (0, f"cofem {cofem.__version__}\n")
+    done = CLI.invoke(app, ["recover", "--list-operators"])
+    assert done.exit_code == 0
+    lines = done.output.splitlines()
+    assert [line.partition("(")[0] for line in lines[:-1]] == list(NAMES)
+    page = (Path(__file__).parent.parent / "docs" / "command-line.md").read_text()
+    page = page[page.index("## Operators") :]
+    table = re.findall(r"^\| `(.*?)` \| (.*?) \|$", page, re.MULTILINE)
+    assert table == [(name.typed, name.meaning) for name in NAMES.values()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_operator_of_the_list_can_be_typed(name: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("rows.npy", [0, 3, 5])
+    np.save("kernel.npy", [1.0, 2.0, 1.0])
+    np.save("matrix.npy", np.eye(4))
+    np.save("weights.npy", np.arange(4.0))
+    scipy.sparse.save_npz("matrix.npz", scipy.sparse.eye_array(4).tocsr())
+    assert parse_operator(NAMES[name].typed).shape[1] > 0
 
 
 def test_noise_is_learned_unless_given_and_the_constraint_holds(folder: Path) -> None:

@@ -70,7 +70,7 @@ def close(actual, desired: np.ndarray, rtol: float) -> bool:
 # --- operators ------------------------------------------------------------------------------------------
 
 #: Kinds of operators that stay with NumPy, by words in their names.
-NUMPY_ONLY = ("sparse", "wavelet(", "scipy", "pylops", "chunked", "distributed", "kernelrows")
+NUMPY_ONLY = ("sparse", "wavelet(", "scipy", "pylops", "chunked", "distributed", "kernelrows", "nufft")
 
 
 @pytest.mark.parametrize("name", MARKET)

@@ -6,7 +6,11 @@ from ._fit import fit as fit
 from ._many import Fitted as Fitted
 from ._many import fit_many as fit_many
 from ._packing import packable as packable
+from ._refit import fit_path as fit_path
+from ._refit import refit as refit
+from .estimators import RVMClassifier as RVMClassifier
 from .estimators import RVMRegressor as RVMRegressor
+from .estimators import SBLClassifier as SBLClassifier
 from .estimators import SBLRegressor as SBLRegressor
 from .inference.amp import AMP as AMP
 from .inference.analysis.method import AnalysisEM as AnalysisEM
@@ -18,6 +22,8 @@ from .inference.irls import IRLS as IRLS
 from .inference.record import FitInterrupted as FitInterrupted
 from .inference.seq import Seq as Seq
 from .inference.vi import VI as VI
+from .linalg.inverse_diagonal import InverseDiagonal as InverseDiagonal
+from .linalg.inverse_diagonal import inverse_diagonal as inverse_diagonal
 from .operators import as_operator as as_operator
 from .posterior import Posterior as Posterior
 from .posterior.file import load as load

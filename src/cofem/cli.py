@@ -15,8 +15,33 @@ app = typer.Typer(
 )
 
 
+def _show_version(asked: bool) -> None:
+    """Say which version this is, and end."""
+    if asked:
+        from cofem import __version__
+
+        typer.echo(f"cofem {__version__}")
+        raise typer.Exit
+
+
+def _list_operators(asked: bool) -> None:
+    """Say which names an expression may have, and end."""
+    if asked:
+        from cofem.expressions import NAMES
+
+        width = max(len(name.typed) for name in NAMES.values())
+        for name in NAMES.values():
+            typer.echo(f"{name.typed:<{width}}  {name.meaning}")
+        typer.echo("joined by A @ B, A + B, 2 * A, A.T and A.H")
+        raise typer.Exit
+
+
 @app.callback()
-def main() -> None:
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
     """Sparse Bayesian learning for very large dictionaries, without covariance matrices."""
 
 
@@ -38,8 +63,13 @@ def demo(
 def recover(  # noqa: PLR0913 (public)
     data: Annotated[str, typer.Option(help="File with the data y: .npy, .npz (or .npz:name), .csv.")],
     operator: Annotated[
-        str, typer.Option(help='The dictionary, e.g. "mask(rows.npy) @ idct(262144)"; names in the docs.')
+        str,
+        typer.Option(help='The dictionary, e.g. "mask(rows.npy) @ idct(262144)"; names: --list-operators.'),
     ],
+    column: Annotated[
+        str | None,
+        typer.Option(help="Column of a .csv file: its name in the header, or its number, from 0."),
+    ] = None,
     noise_std: Annotated[
         float | None,
         typer.Option(help="Standard deviation of the noise; learned if left out.", show_default=False),
@@ -63,6 +93,15 @@ def recover(  # noqa: PLR0913 (public)
     force: Annotated[
         bool, typer.Option("--force", help="Replace --out and --plot if they exist; never what is read.")
     ] = False,
+    list_operators: Annotated[
+        bool,
+        typer.Option(
+            "--list-operators",
+            help="List what an operator may be made of.",
+            is_eager=True,
+            callback=_list_operators,
+        ),
+    ] = False,
 ) -> None:
     """Recover sparse coefficients from your own data.
 
@@ -73,12 +112,12 @@ def recover(  # noqa: PLR0913 (public)
 
     Example: cofem recover --data y.npy --operator "mask(rows.npy) @ idct(262144)" --plot result.png
     """
-    from cofem.recover import Targets, connected, recover_file
+    from cofem.recover import Targets, connected, recover_file, with_column
 
     try:
         with connected(scheduler):
             recover_file(
-                data,
+                data if column is None else with_column(data, column),
                 operator,
                 Targets(out, plot, force),
                 noise_std="learn" if noise_std is None else noise_std,

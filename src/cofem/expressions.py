@@ -6,7 +6,8 @@ The grammar::
     product  = factor { ("@" | "*") factor }
     factor   = number | ( call | "(" sum ")" ) { ".T" | ".H" }
     call     = name "(" [ argument { "," argument } ] ")"
-    argument = [ name "=" ] ( sum | number | word | text )
+    argument = [ name "=" ] ( sum | number | word | text | several )
+    several  = "(" sum "," [ sum { "," sum } ] ")"
 
 A word is a file name or a plain name without quotes; a text is in single or double quotes. What
 a person would not write (too long, too deep, too large for memory) is refused before anything is built.
@@ -91,10 +92,9 @@ class Node:
 def parse_operator(text: str) -> Operator:
     """Build an operator from an expression.
 
-    Known names: ``mask``, ``dct``, ``idct``, ``blockdct``, ``iblockdct``, ``fft``, ``ifft``, ``rfft``,
-    ``irfft``, ``wavelet``, ``iwavelet``, ``convolution``, ``dense``, ``distributed``, ``sparse``,
-    ``identity``, ``diagonal``,
-    ``hstack``, ``vstack``; see `NAMES`. Files are read with `cofem.files.read_array`.
+    The names are those of `NAMES`; ``cofem recover --list-operators`` and `docs/command-line.md` have the
+    table. Lengths may stand as in Python, ``idct((48, 64))``, or by themselves, ``idct(48, 64)``. Files are
+    read with `cofem.files.read_array`.
 
     Examples
     --------
@@ -218,8 +218,7 @@ class _Parser:
         elif token.kind == "word":
             node = self._call() if self._is_call() else Node("value", self._take().text, (), token.position)
         elif self._accept("("):
-            node = self._sum()
-            self._expect(")")
+            node = self._within(token.position)
         else:
             self._fail("an operator or a number")
         while self._peek().kind == "postfix":
@@ -227,6 +226,18 @@ class _Parser:
             node = Node(mark.text, None, (node,), mark.position)
         self._depth -= 1
         return node
+
+    def _within(self, position: int) -> Node:
+        """Read what is in parentheses: a sum, or several with commas between them, as a tuple in Python."""
+        parts = [self._sum()]
+        if self._accept(")"):
+            return parts[0]
+        while self._accept(","):
+            if self._peek().kind == "sign" and self._peek().text == ")":
+                break
+            parts.append(self._sum())
+        self._expect(")")
+        return Node("several", None, tuple(parts), position)
 
     def _is_call(self) -> bool:
         after = self._peek(1)
@@ -263,6 +274,8 @@ def _build(node: Node, n_columns: int | None) -> Any:
         return node.value
     if node.kind == "call":
         return _call(node, n_columns)
+    if node.kind == "several":
+        return tuple(_build(part, None) for part in node.parts)
     try:
         if node.kind == "@":
             right = _operator(node.parts[1], n_columns)
@@ -294,7 +307,7 @@ def _call(node: Node, n_columns: int | None) -> Operator:
         raise ExpressionError(
             f"unknown operator {node.value!r} at column {node.position + 1}; known are {', '.join(NAMES)}"
         )
-    place, builder = f"{node.value} at column {node.position + 1}", NAMES[node.value]
+    place, builder = f"{node.value} at column {node.position + 1}", NAMES[node.value].build
     positional = [_build(part, None) for key, part in node.parts if key is None]
     keys = [key for key, _ in node.parts if key is not None]
     _, *parameters = inspect.signature(builder).parameters.values()  # the first is for the place of the call
@@ -348,6 +361,7 @@ def _brief(value: Any) -> str:
 
 def _shape(lengths: tuple[Any, ...]) -> int | tuple[int, ...]:
     """Return the lengths of a signal's axes, if one vector of that size fits into memory."""
+    lengths = _one_by_one(lengths)
     if not lengths or not all(isinstance(length, int) and length > 0 for length in lengths):
         got = ", ".join(_brief(length) for length in lengths[:MOST_AXES]) or "none"
         raise ExpressionError(f"lengths must be positive whole numbers, got {got}")
@@ -361,6 +375,11 @@ def _shape(lengths: tuple[Any, ...]) -> int | tuple[int, ...]:
             "memory"
         )
     return lengths[0] if len(lengths) == 1 else lengths
+
+
+def _one_by_one(given: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return arguments that stand by themselves, or in one tuple as in Python."""
+    return given[0] if len(given) == 1 and isinstance(given[0], tuple) else given
 
 
 def _transform(make: Callable[[Any], Operator]) -> Callable[..., Operator]:
@@ -405,12 +424,19 @@ def _wavelet_frame(
 
 
 def _convolution(
-    n_columns: int | None, kernel: str, *lengths: int, mode: str = "circular", causal: str | None = None
+    n_columns: int | None,
+    kernel: str,
+    *lengths: int,
+    mode: str = "circular",
+    output: str = "same",
+    centre: str | None = None,
+    causal: str | None = None,
 ) -> Operator:
     shape = _shape(lengths) if lengths else n_columns
     if shape is None:
         raise ExpressionError("of what length? Put it after the file, e.g. convolution(kernel.npy, 1024)")
-    return Convolution(read_array(_file(kernel)), shape, mode=mode, causal=_flag("causal", causal))
+    flags = {"centre": _flag("centre", centre), "causal": _flag("causal", causal)}
+    return Convolution(read_array(_file(kernel)), shape, mode=mode, output=output, **flags)
 
 
 def _flag(name: str, value: Any) -> bool | None:
@@ -456,29 +482,70 @@ def _npy(file: Any) -> str:
     return str(path)
 
 
-#: Builders by name. The first argument is the number of columns that the place of the call asks for.
-NAMES: dict[str, Callable[..., Operator]] = {
-    "mask": _mask,
-    "dct": _transform(DCT),
-    "idct": _transform(lambda shape: DCT(shape).T),
-    "blockdct": lambda n_columns, *lengths, block: BlockDCT(_shape(lengths), block),
-    "iblockdct": lambda n_columns, *lengths, block: BlockDCT(_shape(lengths), block).T,
-    "fft": _transform(FFT),
-    "ifft": _transform(lambda shape: FFT(shape).H),
-    "rfft": _transform(lambda shape: FFT(shape, real=True)),
-    "irfft": _transform(lambda shape: FFT(shape, real=True).H),
-    "wavelet": _wavelet,
-    "iwavelet": _inverse_wavelet,
-    "waveletframe": _wavelet_frame,
-    "gradient": lambda n_columns, *lengths, boundary="free", order=1: Gradient(
-        _shape(lengths), boundary, order
+def _stack(join: Callable[[list[Operator]], Operator]) -> Callable[..., Operator]:
+    """Return a builder that takes operators."""
+    return lambda n_columns, *operators: join(list(_one_by_one(operators)))
+
+
+class Name(NamedTuple):
+    """What stands behind a name: how it is built, how it is typed, and what it is."""
+
+    #: The first argument is the number of columns that the place of the call asks for.
+    build: Callable[..., Operator]
+    typed: str
+    meaning: str
+
+
+NAMES: dict[str, Name] = {
+    "mask": Name(_mask, "mask(rows.npy, 1024)", "some entries of a signal, by indices or booleans"),
+    "dct": Name(_transform(DCT), "dct((48, 64))", "cosine transform"),
+    "idct": Name(_transform(lambda shape: DCT(shape).T), "idct((48, 64))", "its inverse"),
+    "blockdct": Name(
+        lambda n_columns, *lengths, block: BlockDCT(_shape(lengths), block),
+        "blockdct((48, 64), block=8)",
+        "cosine transform of every block by itself",
     ),
-    "convolution": _convolution,
-    "dense": lambda n_columns, file: Dense(read_array(_file(file))),
-    "distributed": lambda n_columns, file: Distributed.from_npy(_npy(file)),
-    "sparse": _sparse,
-    "identity": _transform(Identity),
-    "diagonal": lambda n_columns, file: Diagonal(read_array(_file(file))),
-    "hstack": lambda n_columns, *operators: hstack(list(operators)),
-    "vstack": lambda n_columns, *operators: vstack(list(operators)),
+    "iblockdct": Name(
+        lambda n_columns, *lengths, block: BlockDCT(_shape(lengths), block).T,
+        "iblockdct((48, 64), block=8)",
+        "its inverse",
+    ),
+    "fft": Name(_transform(FFT), "fft((48, 64))", "orthonormal Fourier transform"),
+    "ifft": Name(_transform(lambda shape: FFT(shape).H), "ifft((48, 64))", "its inverse"),
+    "rfft": Name(
+        _transform(lambda shape: FFT(shape, real=True)),
+        "rfft((48, 64))",
+        "Fourier transform in real numbers (Hartley's)",
+    ),
+    "irfft": Name(_transform(lambda shape: FFT(shape, real=True).H), "irfft((48, 64))", "its inverse"),
+    "wavelet": Name(_wavelet, "wavelet((48, 64), db4, level=3)", "periodic wavelet transform"),
+    "iwavelet": Name(_inverse_wavelet, "iwavelet((48, 64), db4, level=3)", "wavelets from coefficients"),
+    "waveletframe": Name(
+        _wavelet_frame, "waveletframe((48, 64), wavelet=haar, level=3)", "undecimated wavelets"
+    ),
+    "gradient": Name(
+        lambda n_columns, *lengths, boundary="free", order=1: Gradient(_shape(lengths), boundary, order),
+        "gradient((48, 64), boundary=free, order=1)",
+        "differences along all axes",
+    ),
+    "convolution": Name(
+        _convolution,
+        "convolution(kernel.npy, 500, mode=linear, causal=true)",
+        "convolution with a kernel; mode is circular or linear, output same or full; centre, causal",
+    ),
+    "dense": Name(lambda n_columns, file: Dense(read_array(_file(file))), "dense(matrix.npy)", "a matrix"),
+    "distributed": Name(
+        lambda n_columns, file: Distributed.from_npy(_npy(file)),
+        "distributed(matrix.npy)",
+        "a matrix whose chunks are read and kept by the workers of a Dask cluster",
+    ),
+    "sparse": Name(_sparse, "sparse(matrix.npz)", "a matrix written by scipy.sparse.save_npz"),
+    "identity": Name(_transform(Identity), "identity(1024)", "the identity"),
+    "diagonal": Name(
+        lambda n_columns, file: Diagonal(read_array(_file(file))),
+        "diagonal(weights.npy)",
+        "every entry times a number",
+    ),
+    "hstack": Name(_stack(hstack), "hstack(identity(1024), idct(1024))", "operators side by side"),
+    "vstack": Name(_stack(vstack), "vstack(dct(1024), identity(1024))", "operators on top of each other"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import io
 import json
 import os
@@ -34,12 +35,14 @@ def read_array(source: str) -> np.ndarray:
     ----------
     source : str
         Path of the file. An ``.npz`` file with several arrays needs the name of one after a colon:
-        ``data.npz:y``.
+        ``data.npz:y``. In the same way ``table.csv:flux`` is one column of a ``.csv`` file, by its name in
+        the header or by its number, from 0.
 
     Returns
     -------
     ndarray
-        Real, complex, integer or boolean. A ``.csv`` file with one column or one row gives a vector.
+        Real, complex, integer or boolean. A ``.csv`` file with one column or one row gives a vector. Its
+        first line is a header if none of its entries is a number.
 
     Raises
     ------
@@ -73,7 +76,7 @@ def read_array(source: str) -> np.ndarray:
 
 
 def split_source(source: str) -> tuple[Path, str | None]:
-    """Return the path of a file and the name of the array in it, if one is named after a colon.
+    """Return the path of a file and the name of the array or column in it, if one is named after a colon.
 
     Examples
     --------
@@ -81,7 +84,7 @@ def split_source(source: str) -> tuple[Path, str | None]:
     (PosixPath('data.npz'), 'y')
     """
     head, colon, key = source.rpartition(":")
-    if colon and head.endswith(".npz"):
+    if colon and head.endswith((".npz", ".csv")):
         return Path(head), key
     return Path(source), None
 
@@ -132,14 +135,53 @@ def _read_npz(path: Path, key: str | None) -> np.ndarray:
 
 def _read_csv(path: Path, key: str | None) -> np.ndarray:
     _check_memory(path.stat().st_size)
+    # A byte-order mark, which spreadsheets write, is left out.
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        names, lines = _csv_header(file.readline())
+    wanted = None if key is None else _csv_column(key, names)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # an empty file is a warning to NumPy
         try:
-            # A byte-order mark, which spreadsheets write, is left out.
-            table = np.loadtxt(path, delimiter=",", ndmin=2, encoding="utf-8-sig")
+            table = np.loadtxt(
+                path,
+                delimiter=",",
+                ndmin=2,
+                encoding="utf-8-sig",
+                skiprows=lines,
+                usecols=wanted,
+                quotechar='"',
+            )
         except UserWarning as warning:
             raise ValueError(str(warning)) from warning
     return table.reshape(-1) if 1 in table.shape else table
+
+
+def _csv_header(line: str) -> tuple[list[str], int]:
+    """Return the names in the first line of a table, and how many lines they take: 0 where there are none."""
+    commented = line.startswith("#")  # as `numpy.savetxt` writes it; NumPy leaves such lines out by itself
+    names = [name.strip() for name in next(csv.reader([line.lstrip("# ") if commented else line]), [])]
+    if not any(names) or any(_is_number(name) for name in names):
+        return [], 0
+    return names, 0 if commented else 1
+
+
+def _csv_column(key: str, names: list[str]) -> int:
+    if key in names:
+        if names.count(key) > 1:
+            raise ValueError(f"has {names.count(key)} columns {key!r}; give the number of one, from 0")
+        return names.index(key)
+    if key.isascii() and key.isdigit():
+        return int(key)
+    there = f"there are {_list(dict.fromkeys(names))}" if names else "it has no header: give a number, from 0"
+    raise ValueError(f"has no column {key!r}; {there}")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 _READERS: dict[str, Callable[[Path, str | None], np.ndarray]] = {

@@ -179,6 +179,20 @@ def recover_file(data: str, operator: str, targets: Targets, **settings: Any) ->
     return post
 
 
+def with_column(data: str, column: str) -> str:
+    """Return the source of one column of a table.
+
+    Examples
+    --------
+    >>> with_column("spectrum.csv", "flux")
+    'spectrum.csv:flux'
+    """
+    path, key = split_source(data)
+    if path.suffix != ".csv" or key is not None:
+        raise ValueError(f"column is for the name of a .csv file, got data {data}")
+    return f"{data}:{column}"
+
+
 def _report(console: Any, post: Posterior) -> None:
     """Print a table of what was found."""
     from rich.table import Table

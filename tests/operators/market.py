@@ -9,9 +9,11 @@ import scipy.sparse.linalg
 from cofem.operators import (
     DCT,
     FFT,
+    NUFFT,
     BlockDCT,
     Centred,
     Chunked,
+    Coils,
     Convolution,
     Dense,
     Diagonal,
@@ -239,4 +241,18 @@ MARKET |= {
     "multiple of distributed columns": (2 - 1j) * _distributed(_real(3, 6), (-1, 2)),
     "mask of distributed columns": Mask([2, 0], 4) @ _distributed(_real(4, 6), (-1, 4)) @ Diagonal(_real(6)),
     "mask of distributed rows": Mask([2, 0], 4) @ _distributed(_real(4, 6), (3, -1)),
+}
+# Last, so that the numbers drawn for the others stay what they were.
+MARKET |= {
+    "coils": Coils(_complex(3, 5)),
+    "coils real float32": Coils(_real(2, 3, 4).astype(np.float32)),
+    "coils of one": Coils(np.exp(1j * _real(1, 4))),
+    "coils whitened": Coils(_complex(2, 2, 3), noise_cov=[[2.0, 0.5j], [-0.5j, 1.0]]),
+    "NUFFT": NUFFT(_rng.uniform(-4, 4, 7), 8),
+    "NUFFT odd": NUFFT(_rng.uniform(-9, 9, 4), 5),
+    "NUFFT image": NUFFT(_rng.uniform(-2, 2, (6, 2)), (4, 5)),
+    "NUFFT volume": NUFFT(_rng.uniform(-2, 2, (5, 3)), (2, 3, 4)),
+    "Fourier coefficients of coils": block_diag([Mask([0, 3, 1], 6) @ FFT(6)] * 2) @ Coils(_complex(2, 6)),
+    "radial coils": block_diag([NUFFT(_rng.uniform(-2, 2, (4, 2)), (2, 3))] * 2) @ Coils(_complex(2, 2, 3)),
+    "block diagonal of one": block_diag([Dense(_real(3, 4))] * 3),
 }

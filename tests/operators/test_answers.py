@@ -11,6 +11,7 @@ import scipy.sparse.linalg
 from cofem._arrays import to_numpy
 from cofem.operators import (
     DCT,
+    NUFFT,
     BlockDCT,
     Centred,
     Chunked,
@@ -99,7 +100,7 @@ def test_take_rows(operator: Operator, dense: np.ndarray) -> None:
 def test_rows_are_taken_from_matrices_and_masks_themselves(operator: Operator) -> None:
     taken = operator.take_rows([0])
     factors = getattr(operator, "factors", (operator,))
-    if isinstance(operator, Dense | Sparse):
+    if isinstance(operator, Dense | Sparse | NUFFT):
         assert type(taken) is type(operator)
     elif isinstance(factors[0], Mask):
         left = getattr(taken, "factors", (taken,))

@@ -1,6 +1,6 @@
-"""scikit-learn regressors over `cofem.fit`: linear in the features, or in kernels at the training samples."""
+"""scikit-learn estimators over `cofem.fit`: linear in the features, or in kernels at the training samples."""
 
-from cofem.estimators.kernel import RVMRegressor
-from cofem.estimators.linear import SBLRegressor
+from cofem.estimators.kernel import RVMClassifier, RVMRegressor
+from cofem.estimators.linear import SBLClassifier, SBLRegressor
 
-__all__ = ["RVMRegressor", "SBLRegressor"]
+__all__ = ["RVMClassifier", "RVMRegressor", "SBLClassifier", "SBLRegressor"]

@@ -14,20 +14,21 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from cofem._blocks import SMALL_MATRIX, blocks, vectors_at_once
 from cofem._fit import fit_tasks
+from cofem._refit import warm_start
 from cofem.estimators.columns import (
     as_targets,
     column_sizes,
-    is_kept,
     without_rounding,
     without_weightless,
 )
+from cofem.estimators.report import coef_table, scores
 from cofem.inference.checkpoint import Keeper
 from cofem.inference.mackay import MacKay
 from cofem.inference.noise.learning import ENOUGH_DATA, NoiseStrategy
 from cofem.inference.prepare import Data
 from cofem.inference.settings import Settings
 from cofem.inference.stages import Runner
-from cofem.operators import Operator
+from cofem.operators import Diagonal, Operator
 from cofem.posterior import Posterior, join_tasks
 from cofem.posterior.solver import PosteriorSolver
 from cofem.priors import Prior
@@ -48,6 +49,8 @@ class SparseBayesianRegressor(RegressorMixin, BaseEstimator, ABC):
     fit_intercept: bool
     max_iter: int | None
     tol: float | None
+    compute_score: bool
+    warm_start: bool
     random_state: Any
     verbose: bool
 
@@ -62,6 +65,11 @@ class SparseBayesianRegressor(RegressorMixin, BaseEstimator, ABC):
 
     #: How the noise is learned; None to choose by the problem, as `cofem.fit` does.
     _noise_strategy: NoiseStrategy | None = None
+
+    #: Mean square of the linear predictor that the first of several rounds expects, None outside of rounds.
+    #: In rounds a warm start goes on at the precisions as they are (else they are bounded, so that
+    #: coefficients can come back), and neither start nor update depends on how many samples there are.
+    _expected_power: float | None = None
 
     def _start(self, X: Any) -> None:
         """Note what the dictionary needs to know about the training data."""
@@ -105,6 +113,7 @@ class SparseBayesianRegressor(RegressorMixin, BaseEstimator, ABC):
         if sample_weight is not None:
             weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
             X, y, weights = without_weightless(X, y, weights)
+        before = self._before(X)
         self._start(X)
         dictionary = self._dictionary(X)
         self._offset, self._varies = None, None
@@ -120,9 +129,15 @@ class SparseBayesianRegressor(RegressorMixin, BaseEstimator, ABC):
         dictionary = self._centred(dictionary)
         if y.ndim == 2 and not (isinstance(self.prior, Prior) and self.prior.joins_tasks):
             pairs = zip(y.T, np.ravel(y_offset), strict=True)
-            posterior = join_tasks([self._posterior(dictionary, one, weights, mean) for one, mean in pairs])
+            posterior = join_tasks(
+                [
+                    self._posterior(Data(dictionary, one, self.noise_std, weights), mean, before)
+                    for one, mean in pairs
+                ]
+            )
         else:
-            posterior = self._posterior(dictionary, y, weights, float(np.max(np.abs(y_offset))))
+            data = Data(dictionary, y, self.noise_std, weights)
+            posterior = self._posterior(data, float(np.max(np.abs(y_offset))), before)
         self.posterior_ = posterior
         self._take(y_offset)
         return self
@@ -131,27 +146,41 @@ class SparseBayesianRegressor(RegressorMixin, BaseEstimator, ABC):
     def _learns_noise(self) -> bool:
         return isinstance(self.noise_std, str) and self.noise_std == "learn"
 
-    def _posterior(
-        self, dictionary: Operator, y: np.ndarray, weights: np.ndarray | None, y_offset: float
-    ) -> Posterior:
-        """Fit one target, or several that share their precisions."""
-        if self._learns_noise and not y.any():
-            # There is no noise to learn: take the rounding of what was subtracted.
-            noise_std = float(np.finfo(y.dtype).eps) * (abs(y_offset) or 1.0)
-            return self._fit(dictionary, y, weights, noise_std, tol=1.0)
-        return self._fit(dictionary, y, weights, self.noise_std, self.tol)
+    def _before(self, X: Any) -> Posterior | None:
+        """Return the fit to start from, if there is one and it is of one target and as many columns."""
+        before: Posterior | None = getattr(self, "posterior_", None) if self.warm_start else None
+        n_columns = self._count_columns(X)
+        usable = before is not None and before.tasks is None and before.mean.shape[0] == n_columns
+        return before if usable else None
 
-    def _fit(
-        self,
-        dictionary: Operator,
-        y: np.ndarray,
-        weights: np.ndarray | None,
-        noise_std: Any,
-        tol: float | None,
-    ) -> Posterior:
+    def _count_columns(self, X: Any) -> int:
+        return X.shape[1]
+
+    def _posterior(self, data: Data, y_offset: float, before: Posterior | None) -> Posterior:
+        """Fit one target, or several that share their precisions."""
+        if self._learns_noise and not data.y.any():
+            # There is no noise to learn: take the rounding of what was subtracted.
+            noise_std = float(np.finfo(data.y.dtype).eps) * (abs(y_offset) or 1.0)
+            return self._fit(data._replace(noise_std=noise_std), 1.0, None)
+        if self._expected_power is not None:
+            start = self._first_alpha(data) if before is None else before.alpha
+        else:
+            start = None if before is None else warm_start(before)
+        return self._fit(data, self.tol, start)
+
+    def _first_alpha(self, data: Data) -> np.ndarray:
+        """Return precisions at which every column explains the same share of the power that is expected."""
+        weights = np.ones(data.Phi.shape[0]) if data.sample_weight is None else data.sample_weight
+        energy = np.asarray((Diagonal(np.sqrt(weights)) @ data.Phi).column_norms(), np.float64) ** 2
+        energy = np.where(energy > 0, energy, energy.max() or 1.0)
+        return data.Phi.shape[1] * energy / (weights.sum() * self._expected_power)
+
+    def _fit(self, data: Data, tol: float | None, alpha_init: np.ndarray | None) -> Posterior:
         method, max_iter = self.method, self.max_iter
+        dictionary = data.Phi
         n_samples, n_columns = dictionary.shape
         few = n_columns <= FEW_COLUMNS and n_samples >= ENOUGH_DATA * n_columns
+        few = few and self._expected_power is None
         few = few and (dictionary.stored_matrix() is not None or n_samples * n_columns <= SMALL_MATRIX)
         if few and isinstance(method, str) and method == "auto" and self.prior is None and not self.positive:
             # With columns that look alike, EM and the default stop may end far from the optimum.
@@ -165,10 +194,11 @@ class SparseBayesianRegressor(RegressorMixin, BaseEstimator, ABC):
             max_iter=max_iter,
             tol=tol,
             noise=self._noise_strategy,
+            alpha_init=alpha_init,
         )
         rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31 - 1))
         runner = Runner(Keeper(rng), progress=bool(self.verbose))
-        return fit_tasks(Data(dictionary, y, noise_std, weights), settings, runner)
+        return fit_tasks(data, settings, runner)
 
     def _take(self, y_offset: Any) -> None:
         """Set the fitted attributes, with scikit-learn's names and layout."""
@@ -179,11 +209,65 @@ class SparseBayesianRegressor(RegressorMixin, BaseEstimator, ABC):
         self.intercept_ = self.coef_.dtype.type(0)
         if self._offset is not None:
             self.intercept_ = (y_offset - self.coef_ @ self._offset).astype(self.coef_.dtype)
-        if self.positive:
-            self.support_ = posterior.support()
-        else:
-            kept = np.atleast_2d(is_kept(self.coef_, self.coef_std_**2, self.lambda_))
-            self.support_ = np.flatnonzero(kept.any(axis=0))
+        self.support_ = np.asarray(posterior.support())
+        self.__dict__.pop("scores_", None)  # of an earlier fit
+        if self.compute_score and not self.positive:
+            self.scores_ = scores(posterior)
+
+    @property
+    def sigma_(self) -> np.ndarray:
+        """Posterior covariance of the features in `support_`, computed when asked for.
+
+        Shape (k, k) for the k features of `support_`, or (n_targets, k, k) for targets that share nothing.
+
+        Examples
+        --------
+        >>> import numpy as np, cofem
+        >>> X = np.random.default_rng(0).standard_normal((60, 20))
+        >>> model = cofem.SBLRegressor(noise_std=0.1).fit(X, 3 * X[:, 2] - X[:, 7])
+        >>> model.support_.tolist(), model.sigma_.shape
+        ([2, 7], (2, 2))
+        """
+        check_is_fitted(self)
+        count = len(self.support_)
+        tasks = self.posterior_.tasks
+        shape = (count, count) if tasks is None else (len(tasks), count, count)
+        if count == 0:
+            return np.zeros(shape, self.coef_.dtype)
+        covariance = np.asarray(self.posterior_.covariance(self.support_))
+        return (
+            np.moveaxis(covariance, -1, 0).astype(self.coef_.dtype)
+            if tasks
+            else covariance.astype(self.coef_.dtype)
+        )
+
+    def coef_table(self, level: float = 0.95) -> Any:
+        """Return the coefficients as a pandas table, by the names of the features.
+
+        Parameters
+        ----------
+        level : float
+            Probability of the intervals.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row for each feature (for each target and feature, if there are several): ``coef``, ``std``,
+            ``lower``, ``upper`` and ``in_support``.
+
+        Examples
+        --------
+        >>> import numpy as np, cofem
+        >>> X = np.random.default_rng(0).standard_normal((60, 2))
+        >>> model = cofem.SBLRegressor(noise_std=0.1).fit(X, 3 * X[:, 1])
+        >>> model.coef_table().round(1).loc["x1", "coef"]  # doctest: +SKIP
+        3.0
+        """
+        check_is_fitted(self)
+        names = (
+            getattr(self, "feature_names_in_", None) if self.coef_.shape[-1] == self.n_features_in_ else None
+        )
+        return coef_table(self.posterior_, names, level)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Predict targets.

@@ -50,14 +50,3 @@ def column_sizes(dictionary: Operator, offset: np.ndarray | None) -> np.ndarray:
     size = np.max(np.abs(Centred(dictionary, offset).adjoint(probes)), axis=0)
     rounding = np.finfo(dictionary.dtype).eps * np.sqrt(dictionary.shape[0]) * np.abs(offset)
     return np.where(size > ROUNDINGS * rounding, size, 0)
-
-
-def is_kept(mean: np.ndarray, variance: np.ndarray, alpha: np.ndarray) -> np.ndarray:
-    """Tell for which coefficients the evidence, as a function of their precision, peaks at a finite one.
-
-    That is ``q^2 > s`` in the terms of Tipping and Faul (2003), with ``s = 1 / variance - alpha`` and
-    ``q = mean / variance``.
-    """
-    explained = 1 - alpha * variance
-    # Less is rounding: a precision at its cap has lost all digits of what the data explain.
-    return (mean**2 > variance * explained) & (explained > np.sqrt(np.finfo(mean.dtype).eps))

@@ -1,4 +1,4 @@
-"""Regression with kernels at the training samples."""
+"""Regression and classification with kernels at the training samples."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from sklearn.metrics.pairwise import PAIRWISE_KERNEL_FUNCTIONS, pairwise_kernels
 
 from cofem._memory import available_bytes
 from cofem.estimators.base import SparseBayesianRegressor
+from cofem.estimators.classify import INNER_STEPS, SparseBayesianClassifier
 from cofem.inference.noise.learning import Refits
 from cofem.operators import Dense, Operator
 from cofem.operators.kernel import KernelRows
@@ -39,7 +40,9 @@ class RVMRegressor(SparseBayesianRegressor):
     cache_size : float, optional
         Megabytes (10^6 bytes) up to which the kernel matrix is stored. A larger one is computed again, a
         few rows at a time, whenever it is needed. By default a quarter of the free memory.
-    noise_std, method, prior, positive, fit_intercept, max_iter, tol, random_state, verbose
+    noise_std, method, prior, positive, fit_intercept, max_iter, tol, compute_score, warm_start
+        As for `SBLRegressor`.
+    random_state, verbose
         As for `SBLRegressor`. The noise that is learned is at least a thousandth of the targets' standard
         deviation.
 
@@ -47,12 +50,12 @@ class RVMRegressor(SparseBayesianRegressor):
     ----------
     coef_, coef_std_, lambda_ : ndarrays of shape (n_samples,) or (n_targets, n_samples)
         Posterior means, standard deviations and prior precisions of the kernels' coefficients.
-    alpha_, intercept_, n_iter_, n_features_in_, feature_names_in_, posterior_
+    alpha_, intercept_, sigma_, scores_, n_iter_, n_features_in_, feature_names_in_, posterior_
         As for `SBLRegressor`.
     X_fit_ : array or sparse matrix of shape (n_samples, n_features)
         The training samples of positive weight.
     support_ : ndarray of int
-        Which of them are relevance vectors.
+        Which of them are relevance vectors: ``posterior_.support()``.
     relevance_vectors_ : array or sparse matrix of shape (len(support_), n_features)
         The relevance vectors.
 
@@ -90,6 +93,8 @@ class RVMRegressor(SparseBayesianRegressor):
         fit_intercept: bool = True,
         max_iter: int | None = None,
         tol: float | None = None,
+        compute_score: bool = False,
+        warm_start: bool = False,
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:
@@ -106,6 +111,8 @@ class RVMRegressor(SparseBayesianRegressor):
         self.fit_intercept = fit_intercept
         self.max_iter = max_iter
         self.tol = tol
+        self.compute_score = compute_score
+        self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose
 
@@ -120,6 +127,9 @@ class RVMRegressor(SparseBayesianRegressor):
             raise ValueError(f"cache_size must be non-negative or None, got {self.cache_size!r}")
         # CSR, since relevance vectors are rows.
         self.X_fit_ = X.tocsr() if scipy.sparse.issparse(X) else X
+
+    def _count_columns(self, X: Any) -> int:
+        return X.shape[0]
 
     def _take(self, y_offset: Any) -> None:
         super()._take(y_offset)
@@ -140,3 +150,89 @@ class RVMRegressor(SparseBayesianRegressor):
         else:
             named = {"gamma": self.gamma, "degree": self.degree, "coef0": self.coef0}
         return pairwise_kernels(X, Y, metric=self.kernel, filter_params=True, **named)
+
+
+class RVMClassifier(SparseBayesianClassifier):
+    """Relevance vector machine for classes: kernels at the training samples, of which few are kept.
+
+    As `SBLClassifier`, with the features ``k(x, X_fit[j])`` (Tipping 2001).
+
+    Parameters
+    ----------
+    kernel, gamma, degree, coef0, kernel_params, cache_size
+        As for `RVMRegressor`.
+    method, prior, fit_intercept, class_weight, max_iter, tol, random_state, verbose
+        As for `SBLClassifier`.
+
+    Attributes
+    ----------
+    classes_, intercept_, n_iter_, n_features_in_, feature_names_in_
+        As for `SBLClassifier`.
+    coef_, coef_std_, lambda_ : ndarrays of shape (1, n_samples), or (n_classes, n_samples)
+        Posterior means, standard deviations and precisions of the kernels' coefficients.
+    support_ : ndarray of int
+        Which training samples are relevance vectors, of one class at least.
+    estimators_ : list of RVMRegressor
+        The last regression for each class, with its ``posterior_`` and ``X_fit_``.
+
+    Examples
+    --------
+    >>> import numpy as np, cofem
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((200, 2))
+    >>> model = cofem.RVMClassifier().fit(X, (X**2).sum(axis=1) > 1)
+    >>> bool(model.score(X, (X**2).sum(axis=1) > 1) > 0.95), len(model.support_) < 20
+    (True, True)
+    """
+
+    def __init__(  # noqa: PLR0913 (public)
+        self,
+        *,
+        kernel: str | Callable[..., float] = "rbf",
+        gamma: float | None = None,
+        degree: float = 3,
+        coef0: float = 1,
+        kernel_params: dict[str, Any] | None = None,
+        cache_size: float | None = None,
+        method: Any = "auto",
+        prior: Prior | None = None,
+        fit_intercept: bool = True,
+        class_weight: Any = None,
+        max_iter: int = 100,
+        tol: float = 5e-3,
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.kernel = kernel
+        self.gamma = gamma
+        self.degree = degree
+        self.coef0 = coef0
+        self.kernel_params = kernel_params
+        self.cache_size = cache_size
+        self.method = method
+        self.prior = prior
+        self.fit_intercept = fit_intercept
+        self.class_weight = class_weight
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def _regressor(self) -> SparseBayesianRegressor:
+        return RVMRegressor(
+            kernel=self.kernel,
+            gamma=self.gamma,
+            degree=self.degree,
+            coef0=self.coef0,
+            kernel_params=self.kernel_params,
+            cache_size=self.cache_size,
+            noise_std=1.0,
+            method=self.method,
+            prior=self.prior,
+            fit_intercept=self.fit_intercept,
+            max_iter=INNER_STEPS,
+            tol=0.0,  # as many steps as that
+            warm_start=True,
+            random_state=0 if self.random_state is None else self.random_state,
+            verbose=self.verbose,
+        )

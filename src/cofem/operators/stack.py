@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from itertools import chain
 from operator import add as plus
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -243,6 +244,12 @@ class BlockDiagonal(Operator):
         return common_device_array(self.parts)
 
     def _apply(self, name: str, x: Array, axis: int) -> Array:
+        first = self.parts[0]
+        if all(op is first for op in self.parts):  # as one batch
+            xp = namespace(x)
+            parts = xp.reshape(x, (*x.shape[:-1], len(self.parts), first.shape[axis]))
+            found = getattr(first, name)(parts)
+            return xp.reshape(found, (*x.shape[:-1], len(self.parts) * found.shape[-1]))
         ends = np.cumsum([op.shape[axis] for op in self.parts]).tolist()
         starts = [0, *ends[:-1]]
         pieces = [getattr(op, name)(x[..., i:j]) for op, i, j in zip(self.parts, starts, ends, strict=True)]
@@ -260,9 +267,13 @@ class BlockDiagonal(Operator):
         return self._apply("_gram", x, 1)
 
     def _abs2(self) -> Operator | None:
-        squares = [op.abs2() for op in self.parts]
-        known = [square for square in squares if square is not None]
-        return BlockDiagonal(known) if len(known) == len(squares) else None
+        known = [square for square in self._once(lambda op: op.abs2()) if square is not None]
+        return BlockDiagonal(known) if len(known) == len(self.parts) else None
+
+    def _once(self, answer: Callable[[Operator], Any]) -> list[Any]:
+        """Return what each part answers, the same object for parts that are one object."""
+        answers = {id(op): answer(op) for op in self.parts}
+        return [answers[id(op)] for op in self.parts]
 
     def _sparse_matrix(self) -> scipy.sparse.csr_array | None:
         known = all_sparse(self.parts)
@@ -272,9 +283,11 @@ class BlockDiagonal(Operator):
         return max(op.norm for op in self.parts)
 
     def _in_precision(self, precision: str) -> Operator:
-        return BlockDiagonal([op._in_precision(precision) for op in self.parts])
+        return BlockDiagonal(self._once(lambda op: op._in_precision(precision)))
 
     def _expression(self) -> str:
+        if all(op is self.parts[0] for op in self.parts):
+            return f"block_diag([{self.parts[0]._expression()}] * {len(self.parts)})"
         return f"block_diag([{', '.join(op._expression() for op in self.parts)}])"
 
 
@@ -284,7 +297,7 @@ def block_diag(operators: Sequence[Operator]) -> Operator:
     Parameters
     ----------
     operators : sequence of Operator
-        Of shapes ``(N_k, D_k)``.
+        Of shapes ``(N_k, D_k)``. Where all are one object, ``[F] * C``, it takes them as one batch.
 
     Returns
     -------
