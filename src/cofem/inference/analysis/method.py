@@ -49,8 +49,8 @@ SMALL_CHANGE_IF_EXACT = 0.01
 WHOLE_BANDS, DETERMINED = 4, 0.02
 #: Largest factor by which an update is lengthened.
 LONGEST = 30.0
-#: Places up to which a picture is coarse.
-COARSE = 2**12
+#: Places up to which a picture is coarse, and data from which on noise levels are worth comparing.
+COARSE, ENOUGH_TO_COMPARE = 2**12, 100
 #: Draws that variances pooled over neighbours are worth, where they are weighed against those of a place.
 POOLED_FROM = 16
 #: Draws that the variances of the result come from, where they are pooled over neighbours and where not.
@@ -398,7 +398,8 @@ def is_coarse(problem: AnalysisProblem) -> bool:
     """Tell whether data are places of a small picture, whose details may be one place wide."""
     rows = problem.rows
     of_picture = rows.grid is not None and sum(n > 1 for n in rows.grid) > 1
-    return of_picture and problem.n_columns <= COARSE and problem.phi.operator.facts.one_per_row
+    enough = problem.n_rows >= ENOUGH_TO_COMPARE and problem.n_columns <= COARSE
+    return of_picture and enough and problem.phi.operator.facts.one_per_row
 
 
 def _are_alike(problem: AnalysisProblem) -> bool:
