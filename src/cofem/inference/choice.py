@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cofem._arrays import average, squared_modulus
 from cofem.inference.analysis.choice import Broken, Candidate, candidates, judge, with_process
 from cofem.inference.analysis.method import AnalysisEM, pace_of
 from cofem.inference.analysis.problem import AnalysisProblem
@@ -41,9 +40,8 @@ EXPONENTS, STRENGTHS = (0.25, 0.5, 1.0), (1.5, 2.0, 3.0)
 FEW_DATA, MANY_PARTS = 100, 10
 #: Standard errors below the best within which a prior is as good, where data are few.
 AS_GOOD = 2.0
-#: Parts that priors are judged by, at most, where data are not few and the best one is all that is asked for;
-#: all of them where the noise that the first prior finds is more than this share of the data's mean square.
-MOST_PARTS, WEAK = 2, 0.2
+#: Parts that priors are judged by, at most, where data are not few and the best one is all that is asked for.
+MOST_PARTS = 2
 #: Where the noise variance starts, relative to the data, as in `HeldOutParts`. From above: of weak signals,
 #: fits that begin far below the noise follow it, settle after hundreds of steps and end elsewhere.
 STARTS = (0.3, 1e-3, 1e-6)
@@ -161,8 +159,8 @@ class Jury:
         most = MANY_PARTS if self.few else 5
         self.held_out = HeldOutParts(most_parts=most, starts=STARTS, judged=True)
         self.problem, self.plan, self.runner, self.drops = problem, plan, runner, drops
-        self.all_parts = self.held_out.parts(problem.n_rows, runner.rng)
-        self.parts = self.all_parts[:MOST_PARTS] if drops and not self.few else self.all_parts
+        parts = self.held_out.parts(problem.n_rows, runner.rng)
+        self.parts = parts[:MOST_PARTS] if drops and not self.few else parts
         self.judged: list[Judged] = []
         self.gains: list[float] = []
         self.with_analysis = with_analysis and isinstance(problem.y, np.ndarray)
@@ -187,9 +185,7 @@ class Jury:
         alone = problem.y.ndim == 2 and not prior.joins_tasks
         tasks = [replace(problem, y=y) for y in problem.y] if alone else [problem]
         products, seconds = problem.phi.counter.products, 0.0
-        for part, rows in enumerate(self.all_parts):
-            if part == len(self.parts):
-                break
+        for part, rows in enumerate(self.parts):
             errors = []
             for task, one in enumerate(tasks):
                 place = part * len(tasks) + task
@@ -210,8 +206,6 @@ class Jury:
                 found.alphas.append(problem.units.apply(fitted.outcome.state.alpha, -2))
                 seconds += float(fitted.outcome.figures["seconds"])
             found.errors.append(together(errors))
-            if not self.judged and self._is_weak(found):
-                self.parts = self.all_parts
             if self.drops and self.judged and not prior.leads_on and self._is_plainly_worse(found):
                 found = found._replace(dropped=part + 1 < len(self.parts))
                 break
@@ -220,10 +214,6 @@ class Jury:
         self.judged.append(found)
         self.gains.append(float(np.mean(self._gain(found, self.judged[0]))))
         return found
-
-    def _is_weak(self, found: Judged) -> bool:
-        """Tell whether so much of the data is noise that few parts would leave the choice to chance."""
-        return found.noise_var > WEAK * average(squared_modulus(self.problem.y))
 
     def judge_in_analysis(self, candidate: Candidate) -> None:
         """Judge an unknown that is not sparse itself, but what an operator makes of it, by the same parts.
