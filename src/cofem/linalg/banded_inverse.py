@@ -9,6 +9,7 @@ ring. The chain of all others is eliminated from its beginning, and the inverse 
 from __future__ import annotations
 
 import numpy as np
+from scipy.linalg import lapack
 
 #: Fewest places in a block: smaller ones take longer to go through than they save.
 LEAST_BLOCK = 32
@@ -40,24 +41,25 @@ def inverse_diagonal(bands: np.ndarray) -> np.ndarray:
     count = size // width - 1
     chain = count * width
     starts = width * np.arange(count)
-    own = _entries(bands, starts, starts, width, width)
-    below = _entries(bands, starts[1:], starts[:-1], width, width)
+    own, below = _blocks(bands, count, width)
     last = _entries(bands, np.array([chain]), np.array([chain]), size - chain, size - chain)[0]
     # The last block is coupled with both ends of the chain.
     ends = _entries(bands, starts[[0, -1]], np.array([chain, chain]), width, size - chain)
 
-    inverses = np.empty_like(own)
-    steps = np.empty_like(below)
-    images = np.empty((count, width, size - chain), dtype=own.dtype)
+    inverses, steps = np.empty_like(own), np.empty_like(below)
     left = own[0]
     for i in range(count):
         inverses[i] = _inverse(left)
-        images[i] = (ends[0] if i == 0 else 0) + (ends[1] if i == count - 1 else 0)
-        if i:
-            images[i] -= steps[i - 1] @ images[i - 1]
         if i < count - 1:
             steps[i] = below[i] @ inverses[i]
             left = own[i + 1] - steps[i] @ np.conj(below[i]).T
+    if not ends[0].any():
+        return _on_a_line(inverses, steps, ends[1], last)
+    images = np.zeros((count, width, size - chain), dtype=own.dtype)
+    images[0] += ends[0]
+    images[-1] += ends[1]
+    for i in range(1, count):
+        images[i] -= steps[i - 1] @ images[i - 1]
     inner = inverses[-1]
     images[-1] = inner @ images[-1]
     diagonal = np.empty((count, width))
@@ -74,10 +76,38 @@ def inverse_diagonal(bands: np.ndarray) -> np.ndarray:
     return np.concatenate([found, np.diagonal(rest).real])
 
 
+def _on_a_line(inverses: np.ndarray, steps: np.ndarray, end: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """Return the diagonal where the ring is open: the last block is one more of the chain."""
+    coupling = inverses[-1] @ end
+    rest = _inverse(last - np.conj(end).T @ coupling)
+    inner = inverses[-1] + coupling @ rest @ np.conj(coupling).T
+    found = [np.diagonal(rest).real, np.diagonal(inner).real]
+    for i in range(len(steps) - 1, -1, -1):
+        inner = inverses[i] + np.conj(steps[i]).T @ inner @ steps[i]
+        found.append(np.diagonal(inner).real)
+    return np.concatenate(found[::-1])
+
+
+def _blocks(bands: np.ndarray, count: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the blocks on the diagonal, shape (n, width, width), and those below them, one fewer."""
+    reach = len(bands) - 1
+    skewed = np.zeros((count, width, 2 * width + 1), dtype=bands.dtype)
+    skewed[:, :, : reach + 1] = bands[:, : count * width].T.reshape(count, width, reach + 1)
+    # Read in lines that are one shorter, column b of a block moves down by b.
+    columns = skewed.reshape(count, -1)[:, : 2 * width * width].reshape(count, width, 2 * width)
+    lower = np.swapaxes(columns[:, :, :width], 1, 2)
+    own = lower + np.conj(np.swapaxes(np.tril(lower, -1), 1, 2))
+    return own, np.ascontiguousarray(np.swapaxes(columns[:-1, :, width:], 1, 2))
+
+
 def _inverse(matrix: np.ndarray) -> np.ndarray:
-    """Return the inverse of a Hermitian matrix, as exactly Hermitian."""
-    inverse = np.linalg.inv(matrix)
-    return (inverse + np.conj(inverse).T) / 2
+    """Return the inverse of a positive definite matrix."""
+    factor, failed = lapack.get_lapack_funcs("potrf", (matrix,))(matrix, lower=1)
+    if failed:
+        raise np.linalg.LinAlgError("a matrix with few diagonals is not positive definite")
+    inverse, _ = lapack.get_lapack_funcs("potri", (factor,))(factor, lower=1, overwrite_c=1)
+    inverse = np.tril(inverse)
+    return np.asarray(inverse + np.conj(np.tril(inverse, -1)).T)
 
 
 def _entries(bands: np.ndarray, rows: np.ndarray, columns: np.ndarray, height: int, width: int) -> np.ndarray:
