@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all nightly clean
+.PHONY: demo test test-all docs nightly release-check clean
 
 demo: $(VENV)/.installed
 	$(BIN)/cofem demo --out out
@@ -23,6 +23,10 @@ test-all: $(VENV)/.installed-test
 	# scikit-learn's checks of array libraries ask for this; SciPy reads it when it is imported.
 	SCIPY_ARRAY_API=1 $(BIN)/pytest -q tests/test_estimators.py -k array_api
 
+# The site, in docs/_build/html; it runs the examples, and a warning is an error. `make test` builds it without running them.
+docs: $(VENV)/.installed-docs
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+
 # The property tests with twenty times as many cases, 2000 fits judged by exact formulas, and central lines
 # broken on purpose.
 nightly: $(VENV)/.installed-test
@@ -41,5 +45,9 @@ $(VENV)/.installed-test: $(VENV)/bin/python pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[test]"
 	touch $@ $(VENV)/.installed
 
+$(VENV)/.installed-docs: $(VENV)/bin/python pyproject.toml
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[docs,examples]"
+	touch $@ $(VENV)/.installed
+
 clean:
-	rm -rf $(VENV) out .coverage .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) out docs/_build docs/api docs/gallery .coverage .pytest_cache .mypy_cache .ruff_cache

@@ -1,4 +1,5 @@
-"""Magnetic resonance image from undersampled k-space, with a map of its uncertainty.
+"""Magnetic resonance image from undersampled k-space, with a map of its uncertainty
+=================================================================================
 
 Task: recover an image from 30 % of its Fourier coefficients, sampled at random and more densely at low
 frequencies, with noise.

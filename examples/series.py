@@ -1,4 +1,5 @@
-"""Time series with a third of the samples missing: sunspots and carbon dioxide.
+"""Time series with a third of the samples missing: sunspots and carbon dioxide
+============================================================================
 
 Task: predict the samples that were not seen, with intervals.
 
