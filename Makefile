@@ -28,11 +28,17 @@ docs: $(VENV)/.installed-docs
 	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
 
 # The property tests with twenty times as many cases, 2000 fits judged by exact formulas, and central lines
-# broken on purpose.
+# broken on purpose; last, what a release must do.
 nightly: $(VENV)/.installed-test
 	COFEM_PROFILE=nightly $(BIN)/pytest -q tests/test_robustness.py
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/adversary.py 2000
 	$(BIN)/python tests/mutations.py
+	$(MAKE) release-check
+
+# Wheel and sdist, built and installed into empty environments; the example of README.md runs there, and extras resolve.
+release-check: $(VENV)/.installed-test
+	$(BIN)/pip install --quiet --disable-pip-version-check build
+	$(BIN)/python tests/release.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

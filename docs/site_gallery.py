@@ -1,4 +1,4 @@
-"""How the scripts of examples/ become pages: which are run, with which arguments, and where figures come from."""
+"""How the scripts of examples/ become pages: which are run, with which arguments, where figures come from."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Arguments:
 
 
 class SavedFigures:
-    """Shows the figures that a script has written, with the words of examples/README.md for those who cannot see."""
+    """Shows the figures that a script has written, with the words that examples/README.md has for them."""
 
     folder = Path()
 

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
@@ -49,7 +50,18 @@ def build(folder: Path) -> Path:
             shutil.copytree(ROOT / part, folder / part, ignore=made)
         else:
             shutil.copy(ROOT / part, folder / part)
-    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "-D", "plot_gallery=0"]
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-q",
+        "-W",
+        "--keep-going",
+        "-b",
+        "html",
+        "-D",
+        "plot_gallery=0",
+    ]
     done = subprocess.run(
         [*command, "docs", "html"],
         cwd=folder,
@@ -94,7 +106,7 @@ def test_the_site_is_whole(tmp_path: Path) -> None:
 
 
 def test_a_broken_link_and_a_silent_picture_are_found(tmp_path: Path) -> None:
-    text = '<p id="here"><a href="#here"><a href="#there"><a href="no.html"><a href="https://x.org"><img src="a">'
+    text = '<p id="here"><a href="#here"><a href="#there"><a href="no.html"><a href="http://x"><img src="a">'
     path = tmp_path / "page.html"
     path.write_text(text)
     page = Page(text)
@@ -113,3 +125,11 @@ def test_words_are_spelled_right() -> None:
     )
     assert done.stdout == ""
     assert done.returncode == 0
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (cited,) = re.findall(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert {project["version"], cited} == {cofem.__version__}
+    headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert cofem.__version__ in headings
