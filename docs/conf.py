@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from pathlib import Path
 
 DOCS = Path(__file__).parent
@@ -47,8 +46,8 @@ sphinx_gallery_conf = {
     "gallery_dirs": "gallery",
     "filename_pattern": site_gallery.EXECUTED,
     "ignore_pattern": r"_common\.py",
-    "reset_argv": site_gallery.Arguments(Path(tempfile.mkdtemp(prefix="cofem-gallery-"))),
-    "image_scrapers": ("matplotlib", site_gallery.SavedFigures()),
+    "reset_argv": site_gallery.Arguments(),
+    "image_scrapers": (site_gallery.SavedFigures(),),
     "within_subsection_order": "FileNameSortKey",
     "remove_config_comments": True,
     "show_memory": False,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,7 @@ EXECUTED = r"[\\/](?!_|" + "|".join(rf"{name}\.py" for name in SHOWN_ONLY) + r")
 
 
 class Arguments:
-    """The command line of each script: figures go to `folder`, and one seed will do."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    """The command line of each script: figures go to a folder of their own, and one seed will do."""
 
     def __repr__(self) -> str:  # the same in every build, or Sphinx would read all pages again
         return type(self).__name__
@@ -33,17 +31,15 @@ class Arguments:
             What sphinx-gallery passes; ``script_vars["src_file"]`` is the script.
         """
         script = Path(script_vars["src_file"])
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(parents=True)
-        SavedFigures.folder = self.folder
+        SavedFigures.folder = tempfile.TemporaryDirectory()  # the one before it is removed
         seeds = ["--seeds", "1"] if "start_with_seeds(" in script.read_text() else []
-        return ["--out", str(self.folder), *seeds]
+        return ["--out", SavedFigures.folder.name, *seeds]
 
 
 class SavedFigures:
     """Shows the figures that a script has written, with the words that examples/README.md has for them."""
 
-    folder = Path()
+    folder: tempfile.TemporaryDirectory[str] | None = None
 
     def __repr__(self) -> str:
         return type(self).__name__
@@ -61,9 +57,11 @@ class SavedFigures:
         str
             The figures in reStructuredText.
         """
+        if self.folder is None:
+            return ""
         moved = []
         words = ""
-        for figure in sorted(self.folder.glob("*.png")):
+        for figure in sorted(Path(self.folder.name).glob("*.png")):
             moved.append(block_vars["image_path_iterator"].next())
             words = words or alt_text(figure.name)
             shutil.move(figure, moved[-1])

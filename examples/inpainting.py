@@ -30,6 +30,12 @@ SIZE, SHARE = 256, 0.4
 WEIGHTS = {0.02: (0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1), 0.1: (0.05, 0.07, 0.1, 0.12, 0.15, 0.2)}
 
 
+# %%
+# The comparison
+# --------------
+# The dictionary is ``Mask(seen)``: which pixels were seen.
+
+
 def run(seed: int, image: np.ndarray, noise_std: float, scores: Scores) -> dict[str, np.ndarray]:
     """Compare on one draw of pixels and noise; return pictures."""
     rng = np.random.default_rng(seed)
@@ -57,6 +63,12 @@ def run(seed: int, image: np.ndarray, noise_std: float, scores: Scores) -> dict[
         f"cofem, {-error(found):.1f} dB": found,
         ImageDisplay.UNCERTAINTY: std,
     }
+
+
+# %%
+# Run it
+# ------
+# The table, and then the figure.
 
 
 def main() -> None:

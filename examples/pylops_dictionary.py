@@ -28,6 +28,12 @@ SHARE = 0.5
 PENALTIES = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 2.0)
 
 
+# %%
+# Run it
+# ------
+# The table, and then the figure.
+
+
 def main() -> None:
     """Run the example."""
     out = start(__doc__)
