@@ -24,7 +24,6 @@ extensions = [
     "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
-    "sphinx.ext.mathjax",
     "sphinx_gallery.gen_gallery",
 ]
 exclude_patterns = ["_build", "_templates"]
@@ -32,7 +31,6 @@ templates_path = ["_templates"]
 # `name` in a docstring is a link where there is such an object, and code where there is none.
 default_role = "py:obj"
 
-myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4
 
 autosummary_generate = True

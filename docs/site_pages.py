@@ -6,6 +6,8 @@ import os
 import re
 from pathlib import Path
 
+from sphinx.application import Sphinx
+
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 #: Page of the site: the file that it shows in place of its own text.
@@ -26,13 +28,13 @@ PAGES = {ROOT / file: DOCS / f"{page}.md" for page, file in MIRRORED.items()} | 
 }
 
 
-def read(app: object, docname: str, source: list[str]) -> None:
+def read(app: Sphinx, docname: str, source: list[str]) -> None:
     """Give Sphinx the text of a page: that of the file it mirrors, with links as the site has them.
 
     Parameters
     ----------
     app : Sphinx
-        Not used; Sphinx passes it.
+        Told which file the page depends on.
     docname : str
         Name of the page, without its suffix.
     source : list of str
@@ -44,6 +46,7 @@ def read(app: object, docname: str, source: list[str]) -> None:
     if docname in MIRRORED:
         file = ROOT / MIRRORED[docname]
         place, source[0] = file.parent, file.read_text()
+        app.env.note_dependency(str(file))  # read again when that file changes
     source[0] = relink(source[0], place).replace("```tree\n", "```text\n")
 
 

@@ -1,5 +1,7 @@
-"""Calcium imaging: when did a neuron fire? Spikes from 100 000 samples, with their uncertainty
-============================================================================================
+"""Calcium imaging
+===============
+
+Calcium imaging: when did a neuron fire? Spikes from 100 000 samples, with their uncertainty.
 
 Task: recover non-negative spikes from a trace in which each of them decays slowly, with noise.
 

@@ -1,5 +1,7 @@
-"""Magnetic resonance image from several receive coils: Cartesian lines and radial spokes
-======================================================================================
+"""MRI with several coils
+======================
+
+Magnetic resonance image from several receive coils: Cartesian lines and radial spokes.
 
 Task: recover a picture that eight coils have seen, each with a sensitivity of its own, from a third of the
 lines of k-space (Cartesian, variable density, a fully sampled centre), and from 32 radial spokes, which lie

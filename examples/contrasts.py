@@ -1,5 +1,7 @@
-"""Several contrasts of one head, each from other lines of k-space: what they share helps all of them
-==================================================================================================
+"""Several contrasts of one head
+=============================
+
+Several contrasts of one head, each from other lines of k-space: what they share helps all of them.
 
 Task: recover three pictures of the same anatomy from a quarter of their Fourier coefficients each, sampled at
 different places, with noise. Edges are at the same places; how bright a tissue is differs.

@@ -1,5 +1,7 @@
-"""A dictionary on the workers of a Dask cluster, started in two terminals of a laptop
-===================================================================================
+"""A dictionary on a Dask cluster
+==============================
+
+A dictionary on the workers of a Dask cluster, started in two terminals of a laptop.
 
 Task: find 40 of 8192 columns of a Gaussian dictionary from 2048 noisy data, where no process but the workers
 holds the dictionary. Then a worker may be stopped while the fit runs: the result has the same bits.

@@ -1,5 +1,7 @@
-"""Deconvolution: galaxies of the Hubble deep field, blurred and noisy
-===================================================================
+"""Deconvolution of galaxies
+=========================
+
+Deconvolution: galaxies of the Hubble deep field, blurred and noisy.
 
 Task: undo a blur whose point-spread function is known (a Gaussian of standard deviation 2 pixels), with noise
 of 1 % of the range.

@@ -1,5 +1,7 @@
-"""Inpainting: a photograph from 40 % of its pixels
-================================================
+"""Inpainting a photograph
+=======================
+
+Inpainting: a photograph from 40 % of its pixels.
 
 Task: fill in the pixels that were not seen, and remove the noise from those that were. The noise is
 not known.

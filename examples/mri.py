@@ -1,5 +1,7 @@
-"""Magnetic resonance image from undersampled k-space, with a map of its uncertainty
-=================================================================================
+"""MRI from undersampled k-space
+=============================
+
+Magnetic resonance image from undersampled k-space, with a map of its uncertainty.
 
 Task: recover an image from 30 % of its Fourier coefficients, sampled at random and more densely at low
 frequencies, with noise.

@@ -1,5 +1,7 @@
-"""Which prior: six kinds of signal, and what the prior that suits each of them gains
-==================================================================================
+"""Which prior
+===========
+
+Which prior: six kinds of signal, and what the prior that suits each of them gains.
 
 Task: recover six signals of 256 coefficients from 80 noisy data each, with a Gaussian dictionary: few spikes,
 spikes that are not negative, blocks at known places, clusters at unknown ones, four signals with one support,

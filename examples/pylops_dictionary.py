@@ -1,5 +1,7 @@
-"""A PyLops operator as the dictionary: sea surface temperatures of which half are missing
-=======================================================================================
+"""A PyLops operator as dictionary
+===============================
+
+A PyLops operator as the dictionary: sea surface temperatures of which half are missing.
 
 Task: fill in a series of which samples were lost, with the operators of PyLops: `Restriction` picks the
 samples, the adjoint of `DCT` makes a series of cosines. `cofem.fit` takes their product as it is.

@@ -1,5 +1,7 @@
-"""Time series with a third of the samples missing: sunspots and carbon dioxide
-============================================================================
+"""Series with missing samples
+===========================
+
+Time series with a third of the samples missing: sunspots and carbon dioxide.
 
 Task: predict the samples that were not seen, with intervals.
 

@@ -1,5 +1,7 @@
-"""Regression on spectra with far more wavelengths than samples
-============================================================
+"""Regression on spectra
+=====================
+
+Regression on spectra with far more wavelengths than samples.
 
 Task: predict the glucose concentration of a fermentation (g/l) from infrared spectra; 21 calibration samples,
 410 wavenumbers from 950 to 1500 per cm after the usual preprocessing (a line through the ends subtracted,

@@ -1,5 +1,7 @@
-"""Spectral lines of a magnetic resonance spectrum, from a quarter of its samples; complex data
-============================================================================================
+"""Spectral lines, complex data
+============================
+
+Spectral lines of a magnetic resonance spectrum, from a quarter of its samples; complex data.
 
 Task: a free induction decay is measured at a random quarter of the time points (non-uniform sampling, which
 saves measuring time); predict it at the others, and so find its lines.

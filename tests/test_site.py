@@ -38,7 +38,8 @@ class Page(HTMLParser):
         for key in ("href", "src"):
             if found.get(key):
                 self.links.append(found[key] or "")
-        if tag == "img" and not found.get("alt"):
+        # An empty text is for what decorates a link (thumbnails); Sphinx writes the file's name for none.
+        if tag == "img" and ("alt" not in found or (found["alt"] or "").endswith((".png", ".svg"))):
             self.silent.append(found.get("src") or "")
 
 
