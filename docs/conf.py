@@ -76,3 +76,4 @@ def setup(app: object) -> None:
     """Have pages that live elsewhere in the repository stand in the site, and links lead to them."""
     app.connect("source-read", site_pages.read)
     app.connect("autodoc-skip-member", site_pages.skip_member)
+    app.connect("autodoc-process-docstring", site_pages.link_pages)

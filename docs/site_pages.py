@@ -56,6 +56,11 @@ def skip_member(app: object, what: str, name: str, value: object, skip: bool, op
     return True if module.startswith("sklearn") or name.endswith("_request") else None
 
 
+def link_pages(app: object, what: str, name: str, value: object, options: object, lines: list[str]) -> None:
+    """Make links of the pages that a docstring names as a reader of the code finds them, `docs/noise.md`."""
+    lines[:] = [re.sub(r"`docs/([\w-]+)\.md`", r":doc:`/\1`", line) for line in lines]
+
+
 def relink(text: str, place: Path) -> str:
     """Return a page with its links changed from where it is, `place`, to where the site has their targets."""
 
