@@ -16,6 +16,8 @@ shares precisions between the contrasts. All are synthesis in the same wavelets;
 Needs: pylops.
 """
 
+# sphinx_gallery_thumbnail_path = '../examples/figures/thumbnails/contrasts.png'
+
 from __future__ import annotations
 
 import numpy as np

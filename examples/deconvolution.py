@@ -17,6 +17,8 @@ how they share precisions.
 Needs: scikit-image.
 """
 
+# sphinx_gallery_thumbnail_path = '../examples/figures/thumbnails/deconvolution.png'
+
 from __future__ import annotations
 
 import numpy as np

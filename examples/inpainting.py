@@ -17,6 +17,8 @@ noise, from pixels that it holds out.
 Needs: scikit-image.
 """
 
+# sphinx_gallery_thumbnail_path = '../examples/figures/thumbnails/inpainting.png'
+
 from __future__ import annotations
 
 import numpy as np

@@ -17,6 +17,8 @@ are sparse and how they share precisions. It is also run in synthesis, on the wa
 Needs: sigpy, pylops.
 """
 
+# sphinx_gallery_thumbnail_path = '../examples/figures/thumbnails/mri.png'
+
 from __future__ import annotations
 
 from typing import Any
