@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all nightly clean
+.PHONY: demo test test-all docs nightly release-check clean
 
 demo: $(VENV)/.installed
 	$(BIN)/cofem demo --out out
@@ -23,12 +23,22 @@ test-all: $(VENV)/.installed-test
 	# scikit-learn's checks of array libraries ask for this; SciPy reads it when it is imported.
 	SCIPY_ARRAY_API=1 $(BIN)/pytest -q tests/test_estimators.py -k array_api
 
+# The site, in docs/_build/html; it runs the examples, and a warning is an error. `make test` builds it without running them.
+docs: $(VENV)/.installed-docs
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+
 # The property tests with twenty times as many cases, 2000 fits judged by exact formulas, and central lines
-# broken on purpose.
+# broken on purpose; last, what a release must do.
 nightly: $(VENV)/.installed-test
 	COFEM_PROFILE=nightly $(BIN)/pytest -q tests/test_robustness.py
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/adversary.py 2000
 	$(BIN)/python tests/mutations.py
+	$(MAKE) release-check
+
+# Wheel and sdist, built and installed into empty environments; the example of README.md runs there, and extras resolve.
+release-check: $(VENV)/.installed-test
+	$(BIN)/pip install --quiet --disable-pip-version-check build
+	$(BIN)/python tests/release.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -41,5 +51,9 @@ $(VENV)/.installed-test: $(VENV)/bin/python pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[test]"
 	touch $@ $(VENV)/.installed
 
+$(VENV)/.installed-docs: $(VENV)/bin/python pyproject.toml
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[docs,examples]"
+	touch $@ $(VENV)/.installed
+
 clean:
-	rm -rf $(VENV) out .coverage .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) out docs/_build docs/api docs/gallery .coverage .pytest_cache .mypy_cache .ruff_cache

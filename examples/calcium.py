@@ -1,4 +1,7 @@
-"""Calcium imaging: when did a neuron fire? Spikes from 100 000 samples, with their uncertainty.
+"""Calcium imaging
+===============
+
+Calcium imaging: when did a neuron fire? Spikes from 100 000 samples, with their uncertainty.
 
 Task: recover non-negative spikes from a trace in which each of them decays slowly, with noise.
 
@@ -30,6 +33,12 @@ THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7)
 NEAR = 2
 
 
+# %%
+# The trace
+# ---------
+# A neuron that fires in bursts.
+
+
 def draw(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return spikes, calcium and fluorescence."""
     bursts = np.repeat(rng.random(SAMPLES // 500) < 0.3, 500)
@@ -40,6 +49,12 @@ def draw(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         level = DECAY * level + spike
         calcium[i] = level
     return spikes, calcium, calcium + NOISE_STD * rng.standard_normal(SAMPLES)
+
+
+# %%
+# The tool to compare with
+# ------------------------
+# Pooling solves the problem with an L1 penalty exactly, for one decay on a line.
 
 
 def pooled(y: np.ndarray, penalty: float) -> tuple[np.ndarray, np.ndarray]:
@@ -83,6 +98,12 @@ def f1(found: np.ndarray, spikes: np.ndarray) -> float:
     return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
+# %%
+# The comparison
+# --------------
+# cofem is given the kernel, as a causal convolution, and that spikes are not negative.
+
+
 def run(seed: int, scores: Scores, marks: dict[str, list[float]]) -> tuple[np.ndarray, ...]:
     """Compare on one trace; return what the figure shows."""
     spikes, calcium, y = draw(np.random.default_rng(seed))
@@ -107,6 +128,12 @@ def run(seed: int, scores: Scores, marks: dict[str, list[float]]) -> tuple[np.nd
     marks.setdefault("cofem, support", []).append(f1(np.asarray(post.support()), spikes))
     print(f"    noise {post.noise_std:.3f} (true {NOISE_STD}), {post.n_iter} steps; {post.status}")
     return y, spikes, best[0], post.mean, post.std
+
+
+# %%
+# Run it
+# ------
+# The table, and then the figure.
 
 
 def main() -> None:

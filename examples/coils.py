@@ -1,4 +1,7 @@
-"""Magnetic resonance image from several receive coils: Cartesian lines and radial spokes.
+"""MRI with several coils
+======================
+
+Magnetic resonance image from several receive coils: Cartesian lines and radial spokes.
 
 Task: recover a picture that eight coils have seen, each with a sensitivity of its own, from a third of the
 lines of k-space (Cartesian, variable density, a fully sampled centre), and from 32 radial spokes, which lie
@@ -39,6 +42,12 @@ PENALTIES = {
 STEPS = {"SenseRecon": 50, "L1WaveletRecon": 100, "TotalVariationRecon": 300}
 
 
+# %%
+# The measurement
+# ---------------
+# Lines of k-space, and noise that is correlated between coils.
+
+
 def draw_lines(size: int, rng: np.random.Generator) -> np.ndarray:
     """Choose lines of k-space, zero frequency in the middle: all of the centre, ever fewer further out."""
     place = np.arange(size) - size // 2
@@ -62,6 +71,12 @@ def draw_noise(covariance: np.ndarray, count: int, rng: np.random.Generator) -> 
     """Return complex noise of that covariance, shape (coils, count)."""
     white = rng.standard_normal((2, COILS, count)) / np.sqrt(2)
     return np.linalg.cholesky(covariance) @ (white[0] + 1j * white[1])
+
+
+# %%
+# The tools to compare with
+# -------------------------
+# SigPy has the same whitened data and maps.
 
 
 def by_sigpy(name: str, data: np.ndarray, maps: np.ndarray, penalty: float, **geometry: Any) -> np.ndarray:
@@ -103,6 +118,12 @@ def compare(
     }
 
 
+# %%
+# Two trajectories
+# ----------------
+# The dictionary is ``block_diag([F] * coils) @ Coils(maps, noise_cov)``, with ``F`` a masked FFT or a NUFFT.
+
+
 def run(seed: int, image: np.ndarray, scores: Scores) -> dict[str, np.ndarray]:
     """Compare on one draw of lines and noise; return pictures."""
     rng = np.random.default_rng(seed)
@@ -141,6 +162,12 @@ def run(seed: int, image: np.ndarray, scores: Scores) -> dict[str, np.ndarray]:
     )
     panels |= compare("radial", block_diag([F] * COILS) @ coils, white.ravel(), image, sigpys, scores)
     return {"original": abs(image)} | panels
+
+
+# %%
+# Run it
+# ------
+# The table, and then the figure.
 
 
 def main() -> None:

@@ -1,4 +1,7 @@
-"""Several contrasts of one head, each from other lines of k-space: what they share helps all of them.
+"""Several contrasts of one head
+=============================
+
+Several contrasts of one head, each from other lines of k-space: what they share helps all of them.
 
 Task: recover three pictures of the same anatomy from a quarter of their Fourier coefficients each, sampled at
 different places, with noise. Edges are at the same places; how bright a tissue is differs.
@@ -12,6 +15,8 @@ shares precisions between the contrasts. All are synthesis in the same wavelets;
 
 Needs: pylops.
 """
+
+# sphinx_gallery_thumbnail_path = '../examples/figures/thumbnails/contrasts.png'
 
 from __future__ import annotations
 
@@ -29,11 +34,23 @@ NOISE_STD, WAVELET = 0.01, "db4"
 PENALTIES = (0.001, 0.002, 0.005, 0.01, 0.02)
 
 
+# %%
+# Three contrasts
+# ---------------
+# Two are made of the first.
+
+
 def contrasts(image: np.ndarray) -> list[np.ndarray]:
     """Return three pictures of the same anatomy."""
     second = image * (1.3 - image) * 2
     third = np.where(image > 0.05, 1.1 - image, image * 4) * np.minimum(1, image * 10)
     return [each / each.max() for each in (image, second, third)]
+
+
+# %%
+# The comparison
+# --------------
+# A list of dictionaries with a list of data are tasks; ``MultiTask`` has them share precisions.
 
 
 def run(seed: int, truths: list[np.ndarray], scores: Scores) -> dict[str, np.ndarray]:
@@ -72,6 +89,12 @@ def run(seed: int, truths: list[np.ndarray], scores: Scores) -> dict[str, np.nda
         print(f"    {post.n_iter} steps; {post.status}")
         shown |= {f"{i + 1}: {name}, {nrmse(each, truths[i]):.1%}": each for i, each in enumerate(found)}
     return {f"{i + 1}: original": truth for i, truth in enumerate(truths)} | shown
+
+
+# %%
+# Run it
+# ------
+# The table, and then the figure.
 
 
 def main() -> None:

@@ -1,4 +1,7 @@
-"""A dictionary on the workers of a Dask cluster, started in two terminals of a laptop.
+"""A dictionary on a Dask cluster
+==============================
+
+A dictionary on the workers of a Dask cluster, started in two terminals of a laptop.
 
 Task: find 40 of 8192 columns of a Gaussian dictionary from 2048 noisy data, where no process but the workers
 holds the dictionary. Then a worker may be stopped while the fit runs: the result has the same bits.
@@ -32,9 +35,21 @@ N, D, CHUNKS = 2048, 8192, 16
 WIDTH = D // CHUNKS
 
 
+# %%
+# The chunks
+# ----------
+# Each is made where it is kept.
+
+
 def load(k: int) -> np.ndarray:
     """Return columns of the dictionary; this runs on a worker. It could read a file as well."""
     return np.random.default_rng([0, k]).standard_normal((N, WIDTH)) / N**0.5
+
+
+# %%
+# The cluster
+# -----------
+# One that runs already, or one of two local processes.
 
 
 def main() -> None:
@@ -49,6 +64,12 @@ def main() -> None:
         return
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster:
         run(Client(cluster))
+
+
+# %%
+# Fit on it
+# ---------
+# One dictionary on all workers, then many small fits.
 
 
 def run(client: Client) -> None:

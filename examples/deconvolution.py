@@ -1,4 +1,7 @@
-"""Deconvolution: galaxies of the Hubble deep field, blurred and noisy.
+"""Deconvolution of galaxies
+=========================
+
+Deconvolution: galaxies of the Hubble deep field, blurred and noisy.
 
 Task: undo a blur whose point-spread function is known (a Gaussian of standard deviation 2 pixels), with noise
 of 1 % of the range.
@@ -13,6 +16,8 @@ how they share precisions.
 
 Needs: scikit-image.
 """
+
+# sphinx_gallery_thumbnail_path = '../examples/figures/thumbnails/deconvolution.png'
 
 from __future__ import annotations
 
@@ -31,11 +36,23 @@ BALANCES = (0.001, 0.003, 0.01, 0.03, 0.1)
 INNER = (slice(MARGIN, -MARGIN), slice(MARGIN, -MARGIN))
 
 
+# %%
+# The blur
+# --------
+# A spot of two pixels.
+
+
 def gaussian(width: float) -> np.ndarray:
     """Return a Gaussian spot of that standard deviation in pixels and of sum 1."""
     reach = np.arange(1 - np.ceil(4 * width), np.ceil(4 * width))
     profile = np.exp(-(reach**2) / (2 * width**2))
     return np.outer(profile, profile) / profile.sum() ** 2
+
+
+# %%
+# The comparison
+# --------------
+# The dictionary is ``Convolution(psf, shape)``; its grid tells ``analysis="auto"`` the rest.
 
 
 def run(seed: int, image: np.ndarray, scores: Scores) -> dict[str, np.ndarray]:
@@ -75,6 +92,12 @@ def run(seed: int, image: np.ndarray, scores: Scores) -> dict[str, np.ndarray]:
     # The brightest core would leave the rest of the sky black.
     panels = {title: np.clip(panel, 0, np.percentile(image, 99.8)) for title, panel in panels.items()}
     return panels | {ImageDisplay.UNCERTAINTY: std}
+
+
+# %%
+# Run it
+# ------
+# The table, and then the figure.
 
 
 def main() -> None:

@@ -1,4 +1,7 @@
-"""Inpainting: a photograph from 40 % of its pixels.
+"""Inpainting a photograph
+=======================
+
+Inpainting: a photograph from 40 % of its pixels.
 
 Task: fill in the pixels that were not seen, and remove the noise from those that were. The noise is
 not known.
@@ -14,6 +17,8 @@ noise, from pixels that it holds out.
 Needs: scikit-image.
 """
 
+# sphinx_gallery_thumbnail_path = '../examples/figures/thumbnails/inpainting.png'
+
 from __future__ import annotations
 
 import numpy as np
@@ -27,6 +32,12 @@ from cofem.plotting import ImageDisplay
 
 SIZE, SHARE = 256, 0.4
 WEIGHTS = {0.02: (0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1), 0.1: (0.05, 0.07, 0.1, 0.12, 0.15, 0.2)}
+
+
+# %%
+# The comparison
+# --------------
+# The dictionary is ``Mask(seen)``: which pixels were seen.
 
 
 def run(seed: int, image: np.ndarray, noise_std: float, scores: Scores) -> dict[str, np.ndarray]:
@@ -56,6 +67,12 @@ def run(seed: int, image: np.ndarray, noise_std: float, scores: Scores) -> dict[
         f"cofem, {-error(found):.1f} dB": found,
         ImageDisplay.UNCERTAINTY: std,
     }
+
+
+# %%
+# Run it
+# ------
+# The table, and then the figure.
 
 
 def main() -> None:

@@ -1,4 +1,7 @@
-"""Magnetic resonance image from undersampled k-space, with a map of its uncertainty.
+"""MRI from undersampled k-space
+=============================
+
+Magnetic resonance image from undersampled k-space, with a map of its uncertainty.
 
 Task: recover an image from 30 % of its Fourier coefficients, sampled at random and more densely at low
 frequencies, with noise.
@@ -13,6 +16,8 @@ are sparse and how they share precisions. It is also run in synthesis, on the wa
 
 Needs: sigpy, pylops.
 """
+
+# sphinx_gallery_thumbnail_path = '../examples/figures/thumbnails/mri.png'
 
 from __future__ import annotations
 
@@ -34,6 +39,12 @@ PENALTIES = (0.001, 0.002, 0.005, 0.01, 0.02)
 TV_PENALTIES = {300: (0.001, 0.0015, 0.002, 0.003, 0.005), 1000: (0.0005, 0.0007, 0.001, 0.0015, 0.002)}
 
 
+# %%
+# The picture and its frequencies
+# -------------------------------
+# Low frequencies are all sampled, higher ones ever less.
+
+
 def load_image() -> np.ndarray:
     """Return the slice, from 0 to 1, in single precision."""
     with cbook.get_sample_data("s1045.ima.gz") as file:
@@ -51,6 +62,12 @@ def draw_mask(rng: np.random.Generator) -> np.ndarray:
     return rng.random((SIZE, SIZE)) < np.minimum(1, factors[np.searchsorted(shares, SHARE)] * density)
 
 
+# %%
+# The tools to compare with
+# -------------------------
+# SigPy has the zero frequency in the middle of k-space.
+
+
 def by_sigpy(name: str, kspace: np.ndarray, penalty: float, steps: int, **options: Any) -> np.ndarray:
     """Recover by SigPy, whose k-space has the zero frequency in the middle."""
     kspace = np.fft.fftshift(kspace)[None]
@@ -59,6 +76,12 @@ def by_sigpy(name: str, kspace: np.ndarray, penalty: float, steps: int, **option
         kspace, sensitivity, penalty, weights=weights, max_iter=steps, show_pbar=False, **options
     )
     return np.fft.ifftshift(app.run())
+
+
+# %%
+# The comparison
+# --------------
+# The dictionary is ``Mask(k) @ FFT(shape)``.
 
 
 def run(seed: int, image: np.ndarray, scores: Scores) -> dict[str, np.ndarray]:
@@ -116,6 +139,12 @@ def run(seed: int, image: np.ndarray, scores: Scores) -> dict[str, np.ndarray]:
         f"cofem, {error(found):.1%}": abs(found),
         ImageDisplay.UNCERTAINTY: std,
     }
+
+
+# %%
+# Run it
+# ------
+# The table, and then the figure.
 
 
 def main() -> None:

@@ -1,4 +1,7 @@
-"""A PyLops operator as the dictionary: sea surface temperatures of which half are missing.
+"""A PyLops operator as dictionary
+===============================
+
+A PyLops operator as the dictionary: sea surface temperatures of which half are missing.
 
 Task: fill in a series of which samples were lost, with the operators of PyLops: `Restriction` picks the
 samples, the adjoint of `DCT` makes a series of cosines. `cofem.fit` takes their product as it is.
@@ -25,6 +28,12 @@ import cofem
 
 SHARE = 0.5
 PENALTIES = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 2.0)
+
+
+# %%
+# Run it
+# ------
+# The table, and then the figure.
 
 
 def main() -> None:

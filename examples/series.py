@@ -1,4 +1,7 @@
-"""Time series with a third of the samples missing: sunspots and carbon dioxide.
+"""Series with missing samples
+===========================
+
+Time series with a third of the samples missing: sunspots and carbon dioxide.
 
 Task: predict the samples that were not seen, with intervals.
 
@@ -58,6 +61,12 @@ class Series(NamedTuple):
     restarts: int
 
 
+# %%
+# The series
+# ----------
+# Each with the kernels of the Gaussian processes it is compared with.
+
+
 def load() -> dict[str, Series]:
     """Return both series."""
     spots, carbon = (
@@ -82,6 +91,12 @@ def load() -> dict[str, Series]:
     }
 
 
+# %%
+# Gaussian process, and cofem
+# ---------------------------
+# cofem gets ``Mask(seen)`` and the length of the series, and no kernel.
+
+
 def process(series: Series, seen: np.ndarray, kernel: Kernel) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and standard deviation of all samples by a Gaussian process."""
     times, y = series.times[:, None], series.values[seen]
@@ -100,6 +115,12 @@ def by_cofem(series: Series, seen: np.ndarray, seed: int) -> tuple[np.ndarray, n
     post = cofem.fit(Mask(seen), y - level, analysis=seen.size, rng=seed)
     mean, std = post.predict(Identity(seen.size), return_std=True, rng=seed)
     return level + mean, std, post
+
+
+# %%
+# The comparison
+# --------------
+# A third of the samples is left out at random.
 
 
 def run(seed: int, series: Series, scores: Scores) -> tuple[np.ndarray, ...]:
@@ -123,6 +144,12 @@ def run(seed: int, series: Series, scores: Scores) -> tuple[np.ndarray, ...]:
     scores.add("cofem, analysis=n", error((mean,)), seconds, held((mean, std)))
     print(f"    noise {post.noise_std:.3g}; {post.n_iter} steps; {post.status}")
     return mean, std, np.where(seen, series.values, np.nan), np.where(lost, series.values, np.nan)
+
+
+# %%
+# Run it
+# ------
+# The table, and then the figure.
 
 
 def main() -> None:

@@ -1,4 +1,7 @@
-"""Regression on spectra with far more wavelengths than samples.
+"""Regression on spectra
+=====================
+
+Regression on spectra with far more wavelengths than samples.
 
 Task: predict the glucose concentration of a fermentation (g/l) from infrared spectra; 21 calibration samples,
 410 wavenumbers from 950 to 1500 per cm after the usual preprocessing (a line through the ends subtracted,
@@ -41,6 +44,12 @@ MINUTES_BETWEEN_SPECTRA = 1.25
 Predictor = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray | None]]
 
 
+# %%
+# The spectra
+# -----------
+# Calibration, then a real fermentation.
+
+
 def load() -> tuple[np.ndarray, ...]:
     """Return calibration spectra and concentrations, then on-line times, spectra and concentrations."""
     folder = Path(chemotools.datasets.__file__).parent / "data"
@@ -70,6 +79,12 @@ def preprocessed(spectra: np.ndarray) -> np.ndarray:
     position = np.linspace(0, 1, spectra.shape[1])
     line = spectra[:, :1] * (1 - position) + spectra[:, -1:] * position
     return savgol_filter(spectra - line, 15, 2, deriv=1)
+
+
+# %%
+# The methods
+# -----------
+# All predict a concentration, some with a standard deviation.
 
 
 def by_estimator(make: Callable[[], Any], scaled: bool = False, with_std: bool = False) -> Predictor:
@@ -104,6 +119,12 @@ def tuned_pls() -> GridSearchCV:
     return GridSearchCV(PLSRegression(scale=False), choices, cv=folds, scoring="neg_mean_squared_error")
 
 
+# %%
+# How they are judged
+# -------------------
+# Within the calibration by cross-validation, then on-line.
+
+
 def cross_validated(
     predictor: Predictor, X: np.ndarray, y: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray | None]:
@@ -120,6 +141,12 @@ def cross_validated(
 def coverage(mean: np.ndarray, std: np.ndarray | None, truth: np.ndarray) -> str:
     """Return the part of the true values inside their 95 % intervals."""
     return "" if std is None else f"{np.mean(abs(mean - truth) < 1.96 * std):.0%}"
+
+
+# %%
+# Run it
+# ------
+# The table, and then the figure.
 
 
 def main() -> None:

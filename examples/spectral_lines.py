@@ -1,4 +1,7 @@
-"""Spectral lines of a magnetic resonance spectrum, from a quarter of its samples; complex data.
+"""Spectral lines, complex data
+============================
+
+Spectral lines of a magnetic resonance spectrum, from a quarter of its samples; complex data.
 
 Task: a free induction decay is measured at a random quarter of the time points (non-uniform sampling, which
 saves measuring time); predict it at the others, and so find its lines.
@@ -31,10 +34,22 @@ LENGTH, SEEN, DWELL = 512, 128, 0.256e-3
 DECAY_TIMES = (0.02, 0.05, 0.1, 0.2, 0.4)
 
 
+# %%
+# The tool to compare with
+# ------------------------
+# HLSVD fits a sum of decaying oscillations, without a grid.
+
+
 def hlsvd(samples: np.ndarray, lines: int) -> np.ndarray:
     """Fit evenly spaced samples by HLSVD; return the fit at all time points."""
     found = hlsvdpropy.hlsvd(samples, lines, 1000 * DWELL)
     return hlsvdpropy.create_hlsvd_fids(found, LENGTH, 1000 * DWELL, sum_results=True, convert=False)
+
+
+# %%
+# Run it
+# ------
+# The table, and then the figure.
 
 
 def main() -> None:

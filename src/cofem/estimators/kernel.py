@@ -56,7 +56,7 @@ class RVMRegressor(SparseBayesianRegressor):
         The training samples of positive weight.
     support_ : ndarray of int
         Which of them are relevance vectors: ``posterior_.support()``.
-    relevance_vectors_ : array or sparse matrix of shape (len(support_), n_features)
+    relevance_vectors_ : array or sparse matrix of shape (n_relevant, n_features)
         The relevance vectors.
 
     Notes

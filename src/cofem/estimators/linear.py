@@ -65,9 +65,9 @@ class SBLRegressor(SparseBayesianRegressor):
     support_ : ndarray of int
         Features that are all relevant with probability 0.95, for one target at least: those of
         ``posterior_.support()``. For another probability, ask ``posterior_.support(level)``.
-    sigma_ : ndarray of shape (len(support_), len(support_)), or (n_targets, ...)
+    sigma_ : ndarray of shape (n_relevant, n_relevant), or (n_targets, ...)
         Posterior covariance of the coefficients in `support_`.
-    scores_ : ndarray of shape (n_iter_,)
+    scores_ : ndarray of shape (n_steps,)
         With ``compute_score=True``, the log evidence at every outer step, for methods that compute it anyway
         (exact ones and "seq"); of others, at the end only, shape (1,). A list of arrays for several targets
         that share nothing. Not known with ``positive=True``.
@@ -75,7 +75,7 @@ class SBLRegressor(SparseBayesianRegressor):
         Number of outer steps.
     n_features_in_ : int
         Number of features.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (n_features,)
         Names of the features, where X has them.
     posterior_ : Posterior
         The whole posterior, of the coefficients of the centred features. It holds on to the training data,
@@ -198,7 +198,7 @@ class SBLClassifier(SparseBayesianClassifier):
         The last regression for each class, with its ``posterior_``.
     n_features_in_ : int
         Number of features.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (n_features,)
         Names of the features, where X has them.
 
     Notes

@@ -1100,7 +1100,8 @@ class Operator(ABC):
 
         Returns
         -------
-        ndarray of shape (number of bands, *shape of the array) or None
+        ndarray of shape (number of bands, ...) or None
+            The further axes are those of the array.
 
         Examples
         --------

@@ -34,7 +34,7 @@ class Coils(Operator):
 
     Parameters
     ----------
-    maps : array_like of shape (C, *shape)
+    maps : array_like of shape (C, ...)
         Sensitivities, real or complex; given, or estimated from the data (ESPIRiT).
     noise_cov : array_like of shape (C, C), optional
         Covariance of the coils' noise, Hermitian and positive definite. The maps are then those of combined
