@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import cofem
 from cofem.linalg.banded_inverse import inverse_diagonal
 from cofem.linalg.diagonals import Exact, Gate, PosteriorContext, RightHandSides
+from cofem.linalg.diagonals.exact import banded_shares
 from cofem.operators import Convolution, Mask
 
 from .operators.test_combs import LINE, LOCAL, Silent
@@ -61,3 +62,15 @@ def test_a_fit_to_samples_of_a_blur_is_that_of_exact_em():
     np.testing.assert_allclose(ours.mean, exact.mean, atol=1e-5 * np.abs(exact.mean).max())
     np.testing.assert_allclose(ours.variance, exact.variance, rtol=1e-4)
     assert "variances are exact" in str(ours.status)
+
+
+@pytest.mark.parametrize("ring", [False, True])
+def test_precisions_that_are_as_far_apart_as_rounding_do_not_break_it(ring: bool) -> None:
+    rng = np.random.default_rng(0)
+    g = 10.0 ** rng.uniform(-12, 18, 200)
+    bands = np.array([np.full(200, 1.0), np.full(200, 0.999)])
+    if not ring:
+        bands[1, -1] = 0.0
+    found = banded_shares(bands, g, 1.0)
+    assert np.isfinite(found).all()
+    assert ((found >= 0) & (found <= 1)).all()

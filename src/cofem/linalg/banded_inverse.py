@@ -101,10 +101,11 @@ def _blocks(bands: np.ndarray, count: int, width: int) -> tuple[np.ndarray, np.n
 
 
 def _inverse(matrix: np.ndarray) -> np.ndarray:
-    """Return the inverse of a positive definite matrix."""
+    """Return the inverse of a positive definite matrix; rounding may have made it an indefinite one."""
     factor, failed = lapack.get_lapack_funcs("potrf", (matrix,))(matrix, lower=1)
     if failed:
-        raise np.linalg.LinAlgError("a matrix with few diagonals is not positive definite")
+        inverse = np.linalg.inv(matrix)
+        return np.asarray((inverse + np.conj(inverse).T) / 2)
     inverse, _ = lapack.get_lapack_funcs("potri", (factor,))(factor, lower=1, overwrite_c=1)
     inverse = np.tril(inverse)
     return np.asarray(inverse + np.conj(np.tril(inverse, -1)).T)
