@@ -248,6 +248,28 @@ def test_workers_that_are_killed_change_nothing(client: Client) -> None:
     assert same_bits(found, wanted)
 
 
+def test_a_worker_that_the_scheduler_has_not_missed_yet_is_lost_once(client: Client, monkeypatch) -> None:
+    """The scheduler may name a dead worker for a while; its chunks must not be sent there again."""
+    wanted, Phi = fitted(by_columns(None)), by_columns(client, retries=1)
+    Phi @ TRUTH
+    present, before, killed = Phi._engine._workers, None, []
+
+    async def some_time_ago() -> dict[str, Any]:
+        return before if killed and time.monotonic() - killed[0] < 1.0 else await present()
+
+    def kill(state: Any) -> None:
+        nonlocal before
+        if state.iteration == 4:
+            before = client.sync(present)
+            for pid in client.run(os.getpid, workers=[Phi._engine._homes[0].address]).values():
+                os.kill(pid, signal.SIGKILL)
+            killed.append(time.monotonic())
+
+    monkeypatch.setattr(Phi._engine, "_workers", some_time_ago)
+    assert same_bits(fitted(Phi, callback=kill), wanted)
+    assert Phi.traffic.lost == 1
+
+
 def raises(k: int) -> np.ndarray:
     if k == 7:
         raise OSError("the disk is gone")
@@ -298,7 +320,6 @@ class Flag:
         return columns(k)
 
 
-@pytest.mark.skipif(os.environ.get("COFEM_PROFILE") != "nightly", reason="fails once in some runs: nightly")
 def test_the_state_so_far_is_kept_when_chunks_cannot_be_loaded_again(client: Client, tmp_path: Path) -> None:
     flag = tmp_path / "gone"
     Phi = Distributed(Flag(flag), (N, D), (N, WIDTH), client, retries=1)

@@ -28,6 +28,9 @@ from cofem.operators.chunks import Chunk, ChunkError, Question, Recipe
 LOOK = 0.3
 #: Seconds to wait for workers where there are too few, or where one of them has no memory left to go on.
 PATIENCE = 60.0
+#: Seconds in which a worker that could not be reached is given no chunks. The scheduler may still name it: it
+#: learns of a death by itself, at times later than whoever called the worker.
+DOUBT = 5.0
 #: Share of a worker's memory that chunks may take: Dask begins to write to disk at 60 % by default.
 SHARE_OF_MEMORY = 0.6
 
@@ -151,6 +154,10 @@ class _LostError(Exception):
     """A worker is gone, or what it held."""
 
 
+class _UnreachableError(_LostError):
+    """A worker does not answer, whatever the scheduler says."""
+
+
 class DaskWorkers:
     """Chunks in the memory of the workers of a cluster.
 
@@ -169,6 +176,8 @@ class DaskWorkers:
         self.traffic = Traffic()
         self._homes: dict[int, _Home] = {}
         self._threads: dict[str, int] = {}
+        #: When workers that could not be reached were called, in monotonic seconds.
+        self._doubted: dict[str, float] = {}
         self._asking = threading.Lock()
 
     def ask(
@@ -231,7 +240,9 @@ class DaskWorkers:
                     answers.append(job.result())
                     for k in some:
                         self._homes[k].losses = 0
-                except _LostError:
+                except _LostError as error:
+                    if isinstance(error, _UnreachableError):
+                        self._doubted[address] = time.monotonic()
                     self._lose(address, some)
                     again += some
             if done or not pending:
@@ -275,7 +286,7 @@ class DaskWorkers:
         except (KilledWorker, CancelledError, TimeoutError, OSError) as error:
             # The worker is gone; or the scheduler, and then the next round will tell.
             self._check_client()
-            raise _LostError(str(error)) from error
+            raise _UnreachableError(str(error)) from error
         answer: dict[Any, Any] | None = found[address]
         if answer is None:
             raise _LostError("the worker no longer holds what it held")
@@ -372,7 +383,7 @@ class DaskWorkers:
         """Return the workers, once they have the memory that all chunks take together."""
         started, needed = time.monotonic(), self.recipe.bytes
         while True:
-            workers = await self._workers()
+            workers = {a: worker for a, worker in (await self._workers()).items() if not self._in_doubt(a)}
             limits = [worker.memory for worker in workers.values()]
             known = sum(limit for limit in limits if limit is not None)
             if workers and (None in limits or needed <= SHARE_OF_MEMORY * known):
@@ -392,6 +403,9 @@ class DaskWorkers:
             f"{describe_bytes(SHARE_OF_MEMORY * known)} of them ({SHARE_OF_MEMORY:.0%}); start more workers, "
             "give them more memory, or store the numbers in a smaller type"
         )
+
+    def _in_doubt(self, address: str) -> bool:
+        return time.monotonic() - self._doubted.get(address, -DOUBT) < DOUBT
 
     def _shares(self, ks: Sequence[int], workers: dict[str, _Worker]) -> Iterator[tuple[str, Sequence[int]]]:
         """Yield which of the chunks each worker is to hold: those with most room left get most."""
