@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
+from sklearn.linear_model import Lasso
 
 import cofem
 from cofem.experiments import problems
@@ -74,25 +75,28 @@ def truncated(mean: float, variance: float) -> tuple[float, float]:
 def exact_em(
     Phi, Y, update, steps: int, nonnegative: bool = False, start: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """EM as in a textbook: dense, all at once; `update` makes alpha from the second moments (D,)."""
+    """EM as in a textbook: dense, all at once; `update` makes alpha from the second moments (D,).
+
+    One that is `of_mode` makes it from the squares of the mean and of the columns' norms.
+    """
     D = Phi.shape[1]
     # The library's start: each column is expected to explain the same share of the data.
     power = np.mean(np.abs(Y) ** 2)
     theta = np.sum(np.abs(Phi) ** 2, axis=0)
     alpha = theta * D / (Phi.shape[0] * (power - NOISE**2)) if start is None else start
+    of_mode = getattr(update, "of_mode", False)
     moment = None
     for _ in range(steps):
         if moment is not None:
-            alpha = update(moment)
+            alpha = update(moment, theta) if of_mode else update(moment)
         covariance = np.linalg.inv(Phi.conj().T @ Phi / NOISE**2 + np.diag(alpha))
         mean = covariance @ Phi.conj().T @ Y / NOISE**2
         variance = np.diagonal(covariance).real
         if nonnegative:
-            moment = np.mean(
-                [[truncated(m, v)[1] for m, v in zip(c, variance, strict=True)] for c in mean.T], axis=0
-            )
+            cut = np.array([[truncated(m, v) for m, v in zip(c, variance, strict=True)] for c in mean.T])
+            moment = np.mean(cut[..., 0] ** 2 if of_mode else cut[..., 1], axis=0)
         else:
-            moment = np.mean(np.abs(mean) ** 2, axis=1) + variance
+            moment = np.mean(np.abs(mean) ** 2, axis=1) + (0 if of_mode else variance)
     return mean, variance, alpha
 
 
@@ -125,11 +129,18 @@ def power(moment: np.ndarray, p: float = 0.5, size: int = 12) -> np.ndarray:
     return alpha
 
 
+def lasso(mean_square: np.ndarray, theta: np.ndarray, threshold: float = 2.0) -> np.ndarray:
+    return threshold * theta**0.5 / (NOISE * mean_square**0.5)
+
+
+lasso.of_mode = True  # type: ignore[attr-defined]
+
 UPDATES = {
     "independent": (cofem.Independent(), lambda m: 1 / m),
     "multi-task": (cofem.MultiTask(), lambda m: 1 / m),
     "block": (cofem.Block(4), blocks_of_four),
     "power": (cofem.Power(0.5, 12), power),
+    "laplace": (cofem.Laplace(2), lasso),
     "pattern-coupled": (cofem.PatternCoupled(0.5), coupled),
 }
 #: Priors over tasks; the same updates, of second moments that are averaged over the tasks.
@@ -168,6 +179,43 @@ def test_sparser_follows_exact_em(kind: str) -> None:
         post = cofem.fit(Phi, Y[:, 0], noise_std=NOISE, prior=prior, method="irls", max_iter=6, tol=0)
         np.testing.assert_allclose(post.alpha, alpha, rtol=1e-4)
         np.testing.assert_allclose(post.mean, mean[:, 0], atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["em", "irls", "cofem"])
+@pytest.mark.parametrize("scale", [1.0, 1e-3])
+def test_laplace_is_the_lasso(method: str, scale: float) -> None:
+    """Whatever the units of columns: each has the penalty that its own norm and the noise make."""
+    Phi, Y, _ = make("real", 1)
+    norms = np.linalg.norm(Phi, axis=0)
+    model = Lasso(alpha=2 * NOISE / len(Y), fit_intercept=False, tol=1e-10, max_iter=10**5)
+    wanted = model.fit(Phi / norms, Y[:, 0]).coef_ / norms
+    units = np.where(np.arange(len(norms)) % 2, scale, 1.0)
+    post = cofem.fit(
+        Phi * units, Y[:, 0], noise_std=NOISE, prior=cofem.Laplace(2), method=method, tol=1e-7, max_iter=3000
+    )
+    np.testing.assert_allclose(post.mean * units, wanted, atol=1e-3 * np.abs(wanted).max())
+
+
+def test_laplace_over_tasks_is_the_group_lasso() -> None:
+    """What is kept has a gradient of the length of its penalty, what is not a shorter one."""
+    for kind in ("real", "complex"):
+        Phi, Y, _ = make(kind, 3)
+        post = cofem.fit(
+            Phi, Y, noise_std=NOISE, prior=cofem.MultiTask(cofem.Laplace(2)), tol=1e-7, max_iter=3000
+        )
+        pull = np.linalg.norm(Phi.conj().T @ (Y - Phi @ post.mean), axis=1)
+        penalty = 2 * NOISE * np.linalg.norm(Phi, axis=0) * 3**0.5  # mean squares: a share for each task
+        kept = np.linalg.norm(post.mean, axis=1) > 1e-3 * np.abs(post.mean).max()
+        assert 4 <= kept.sum() < 48
+        np.testing.assert_allclose(pull[kept], penalty[kept], rtol=0.02)
+        assert (pull[~kept] < 1.02 * penalty[~kept]).all()
+
+
+def test_laplace_is_refused_for_rows() -> None:
+    with pytest.raises(ValueError, match=r"prior=Laplace\(\) is for coefficients"):
+        cofem.fit(
+            np.eye(8), np.ones(8), noise_std=1.0, prior=cofem.Laplace(), analysis=cofem.operators.Gradient(8)
+        )
 
 
 @pytest.mark.parametrize("kind", ["real", "complex", "nonnegative"])
@@ -252,7 +300,7 @@ def test_priors_over_tasks_follow_exact_em(name: str, kind: str, several: bool) 
     np.testing.assert_allclose(post.mean, mean, atol=1e-5 * np.abs(mean).max())
 
 
-@pytest.mark.parametrize("name", OVER_TASKS)
+@pytest.mark.parametrize("name", [name for name in OVER_TASKS if name != "laplace"])  # refused for rows
 def test_priors_over_tasks_work_in_analysis_form(name: str) -> None:
     """With B = 1 the fit is the one without it."""
     prior, _ = OVER_TASKS[name]
@@ -333,6 +381,8 @@ def test_power_lets_no_number_overflow() -> None:
         (lambda: cofem.Power(-0.1), ValueError, "p must be a number from 0 to 2, got -0.1"),
         (lambda: cofem.Power("1"), ValueError, "p must be a number from 0 to 2"),
         (lambda: cofem.Sparser(0.5), ValueError, "strength must be a number of at least 1, got 0.5"),
+        (lambda: cofem.Laplace(0), ValueError, "threshold must be a positive number, got 0"),
+        (lambda: cofem.Laplace("2"), ValueError, "threshold must be a positive number, got '2'"),
         (lambda: cofem.Sparser(2, 0.25), TypeError, "start must be a prior such as Power"),
         (lambda: cofem.MultiTask(cofem.MultiTask()), ValueError, "prior must be one for a single task"),
         (lambda: cofem.MultiTask(3), TypeError, "prior must be a prior such as"),

@@ -29,6 +29,7 @@ from .posterior import Posterior as Posterior
 from .posterior.file import load as load
 from .priors import Block as Block
 from .priors import Independent as Independent
+from .priors import Laplace as Laplace
 from .priors import MultiTask as MultiTask
 from .priors import Neighbours as Neighbours
 from .priors import PatternCoupled as PatternCoupled

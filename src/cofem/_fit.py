@@ -95,8 +95,9 @@ def fit(  # noqa: PLR0913 (public)
         with settings such as ``cofem.CoFEM(probes=10)``.
     prior : Prior or "auto", optional
         Who shares a precision: `cofem.Independent` (the default), `cofem.MultiTask`, `cofem.Block`,
-        `cofem.Power`, `cofem.Sparser`, `cofem.PatternCoupled`. "auto" takes the one under which data that
-        are held out are most likely, and `post.status` says which; `cofem.compare` shows the table.
+        `cofem.Power`, `cofem.Sparser`, `cofem.Laplace`, `cofem.PatternCoupled`. "auto" takes the one under
+        which data that are held out are most likely, and `post.status` says which; `cofem.compare` shows the
+        table.
     analysis : operator B of shape (M, D), matrix, shape or "auto"; optional
         The unknown u itself is not sparse, but ``B u`` is: differences of a picture
         (`cofem.operators.Gradient`), an undecimated wavelet frame (`cofem.operators.WaveletFrame`), any

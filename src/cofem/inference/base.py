@@ -245,7 +245,7 @@ class ExpectationMaximisation(Method):
         new, info = self._moments_at(problem, alpha, state, rng)
         if slope is not None and info.end is not StatusCode.FAILED:
             second_moment = problem.second_moment(new.mean, new.variance)
-            after = problem.prior.slope(alpha, second_moment, problem.alpha_cap)
+            after = problem.rule.slope(alpha, second_moment, problem.alpha_cap)
             if overshot(slope, slope_along(state.alpha, alpha, after)):
                 return self._moments_at(problem, _update(problem, state), state, rng)
         return new, info
@@ -266,17 +266,17 @@ def state_of(alpha: Array, moments: Moments) -> tuple[State, Info]:
 
 def _update(problem: Problem, state: State) -> Array:
     """M-step: the precisions that follow from a state's moments."""
-    return problem.prior.precisions(problem.second_moment(state.mean, state.variance), problem.alpha_cap)
+    return problem.rule.precisions(problem.second_moment(state.mean, state.variance), problem.alpha_cap)
 
 
 def _leap(problem: Problem, state: State) -> tuple[Array, float | None]:
     """Return the extrapolated precisions and the slope of the evidence towards them; else a plain update."""
     second_moment = problem.second_moment(state.mean, state.variance)
-    image = problem.prior.precisions(second_moment, problem.alpha_cap)
+    image = problem.rule.precisions(second_moment, problem.alpha_cap)
     assert state.previous_alpha is not None
     alpha = extrapolate(state.previous_alpha, state.alpha, image)
     if alpha is None:
         return image, None
     alpha = namespace(alpha).minimum(alpha, number_like(alpha, problem.alpha_cap))
-    slope = problem.prior.slope(state.alpha, second_moment, problem.alpha_cap)
+    slope = problem.rule.slope(state.alpha, second_moment, problem.alpha_cap)
     return alpha, slope_along(state.alpha, alpha, slope)

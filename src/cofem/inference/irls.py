@@ -60,7 +60,7 @@ class IRLS(ExpectationMaximisation):
         explained = np.maximum(1 - alpha * state.variance, LEAST_FREEDOM)
         energy = np.mean(squared_modulus(np.atleast_2d(state.mean)), axis=0)
         # Precisions from second moments are one over means of them, whoever shares; so both are means.
-        image = problem.prior.precisions(energy, cap) / problem.prior.precisions(explained, np.inf)
+        image = problem.rule.precisions(energy, cap) / problem.rule.precisions(explained, np.inf)
         return self._moments_at(problem, np.minimum(image, cap).astype(alpha.dtype), state, rng)
 
     @property

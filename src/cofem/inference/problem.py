@@ -28,7 +28,7 @@ from cofem.linalg.evidence import log_normal_density
 from cofem.operators import Operator
 from cofem.operators.dictionary import Dictionary
 from cofem.priors import Independent, Prior
-from cofem.priors.rectified import rectified_second_moment
+from cofem.priors.rectified import rectified_moments, rectified_second_moment
 
 #: Ratio of the columns' norms from which on they are brought to a common one; and where columns are shifts of
 #: each other, as in a blur of which some data are missing: that structure is worth more than equal norms.
@@ -171,13 +171,20 @@ class Problem:
         return replace(self, phi=phi.with_scaled_columns(scale), units=units)
 
     def second_moment(self, mean: Array, variance: Array) -> Array:
-        """``E |z_j|^2`` under the posterior, averaged over the tasks, shape (D,)."""
-        if self.cut_moments:
+        """``E |z_j|^2`` under the posterior, or ``|mean_j|^2``, averaged over the tasks, shape (D,)."""
+        if self.prior.of_mode:
+            moment = squared_modulus(rectified_moments(mean, variance)[0] if self.cut_moments else mean)
+        elif self.cut_moments:
             moment = rectified_second_moment(mean, variance)
         else:
             moment = squared_modulus(mean)
             moment += variance
         return namespace(moment).mean(moment, axis=0) if moment.ndim > 1 else moment
+
+    @cached_property
+    def rule(self) -> Prior:
+        """The prior, which knows the columns and the noise: how precisions follow from second moments."""
+        return self.prior.for_columns(self.phi.column_energy, self.noise_var)
 
     def point(self, mean: Array, variance: Array) -> Array:
         """Return the coefficients, given the mean of the Gaussian before the constraint, if any.

@@ -80,6 +80,8 @@ class Prior(ABC):
     #: How far it ties coefficients to each other, from 0 (not at all) to 2 (one precision for all): of priors
     #: that predict few data equally well, the one that ties more is chosen.
     restraint: ClassVar[float] = 0.0
+    #: Whether precisions follow from the squares of the mean alone, so that the fit ends at a mode.
+    of_mode: ClassVar[bool] = False
     #: Array libraries that the update works on, such as ``("numpy", "torch")``; None for any.
     libraries: ClassVar[tuple[str, ...] | None] = None
 
@@ -167,6 +169,20 @@ class Prior(ABC):
         >>> import numpy as np
         >>> from cofem import Independent
         >>> Independent().for_rows(RowLayout(np.zeros(3, int), np.arange(3), (3,)))
+        Independent()
+        """
+        return self
+
+    def for_columns(self, energy: Array, noise_var: float) -> Prior:
+        """Return the prior for columns of these squared norms, shape (D,), and data with this noise variance.
+
+        By default it needs to know nothing of them.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem import Independent
+        >>> Independent().for_columns(np.ones(3), 0.01)
         Independent()
         """
         return self

@@ -84,6 +84,11 @@ class MultiTask(Prior):
         return self.prior.libraries
 
     @property
+    def of_mode(self) -> bool:  # type: ignore[override]
+        """Whether precisions follow from the squares of the means alone."""
+        return self.prior.of_mode
+
+    @property
     def within_a_task(self) -> Prior:
         """The prior of one task by itself."""
         return self.prior
@@ -115,6 +120,10 @@ class MultiTask(Prior):
     def for_rows(self, layout: RowLayout) -> MultiTask:
         """Return the prior for the rows of an analysis operator."""
         return replace(self, prior=self.prior.for_rows(layout))
+
+    def for_columns(self, energy: Array, noise_var: float) -> MultiTask:
+        """Return the prior for columns of these squared norms and data with this noise."""
+        return replace(self, prior=self.prior.for_columns(energy, noise_var))
 
     def precisions(self, second_moment: Array, cap: float) -> Array:
         """M-step."""
@@ -166,6 +175,15 @@ class OneAfterAnother(Prior):
         """The prior of a fit that this one starts from, over tasks."""
         first = self.prior.starts_from
         return None if first is None else OneAfterAnother(first, self.n_tasks)
+
+    @property
+    def of_mode(self) -> bool:  # type: ignore[override]
+        """Whether precisions follow from the squares of the means alone."""
+        return self.prior.of_mode
+
+    def for_columns(self, energy: Array, noise_var: float) -> OneAfterAnother:
+        """Return the prior for columns of these squared norms, of all tasks, and data with this noise."""
+        return replace(self, prior=self.prior.for_columns(self._mean(energy), noise_var))
 
     def check(self, n_columns: int) -> None:
         """Refuse what does not fit the columns of one task."""
