@@ -19,6 +19,7 @@ from cofem._arrays import (
     on_device_of,
     squared_modulus,
     take,
+    to_numpy,
 )
 from cofem._blocks import SMALL_MATRIX, blocks, vectors_at_once
 from cofem.operators.lanczos import lanczos
@@ -27,7 +28,12 @@ if TYPE_CHECKING:
     from cofem.operators.matrix import Matrix
 
 _PROBES = 64
-_LANCZOS_STEPS = 100
+#: Most steps for a norm, and the fewest: in a space where all directions but one are nearly alike, the first
+#: steps may not see that one, however small their residual is.
+_LANCZOS_STEPS, _LEAST_STEPS = 100, 5
+#: Rows or columns up to which a norm is computed in place of estimated. In few dimensions, a random start is
+#: often nearly orthogonal to the vector that is looked for.
+_EXACT_SIDE = 32
 
 
 class StoredMatrix(NamedTuple):
@@ -252,21 +258,27 @@ def _probed_column_norms(operator: Matrix) -> Array:
 
 
 def spectral_norm(operator: Matrix, rtol: float = 1e-3) -> float:
-    """Estimate the largest singular value by Lanczos steps on the smaller of ``Phi^H Phi``, ``Phi Phi^H``.
+    """Return the largest singular value, from the smaller of ``Phi^H Phi`` and ``Phi Phi^H``.
 
     Parameters
     ----------
     operator : Operator
         Of shape (N, D).
     rtol : float
-        Stop once the residual bounds the relative distance to an eigenvalue of the Gram operator by this.
+        Stop Lanczos steps once the residual bounds the relative distance to an eigenvalue of the Gram
+        operator by this.
 
     Returns
     -------
     float
-        At most the true norm, up to rounding: Lanczos steps never bring a wrong largest value.
+        Exact up to rounding if N or D is at most 32. Else an estimate, at most the true norm: Lanczos steps
+        never bring a wrong largest value.
     """
     side = operator if operator.shape[1] <= operator.shape[0] else operator.H
+    if side.shape[1] <= _EXACT_SIDE:
+        gram = to_numpy(_images_of_units(side, side.gram, side.shape[1], np.arange(side.shape[1])))
+        _check_finite(operator, gram)
+        return float(np.sqrt(max(np.linalg.eigvalsh(gram)[-1], 0.0)))
     rng = np.random.default_rng(0)
     start = rng.standard_normal(side.shape[1]).astype(side.dtype)
     start /= np.linalg.norm(start)
@@ -280,12 +292,17 @@ def spectral_norm(operator: Matrix, rtol: float = 1e-3) -> float:
     largest = 0.0
     for step in islice(steps, _LANCZOS_STEPS):
         diagonal.append(float(step.diagonal[0]))
-        if not np.isfinite(diagonal[-1]):
-            raise FloatingPointError(f"Phi gave values that are not finite: {operator!r}")
+        _check_finite(operator, step.diagonal)
         coupling = float(step.coupling[0])
         values, vectors = scipy.linalg.eigh_tridiagonal(diagonal, off_diagonal)
         largest = max(float(values[-1]), 0.0)
-        if coupling * abs(vectors[-1, -1]) <= rtol * largest or coupling == 0:
+        settled = coupling * abs(vectors[-1, -1]) <= rtol * largest
+        if (settled and len(diagonal) >= _LEAST_STEPS) or coupling == 0:
             break
         off_diagonal.append(coupling)
     return float(np.sqrt(largest))
+
+
+def _check_finite(operator: Matrix, values: np.ndarray) -> None:
+    if not np.isfinite(values).all():
+        raise FloatingPointError(f"Phi gave values that are not finite: {operator!r}")

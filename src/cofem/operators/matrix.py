@@ -117,8 +117,8 @@ class Matrix(Structure):
         """Spectral norm, the largest singular value.
 
         Exact where the structure gives it (orthonormal rows or columns, diagonal, circular convolution,
-        and products of these with orthonormal factors); else a Lanczos estimate from below, usually within
-        a relative 1e-3 and the same on every call.
+        and products of these with orthonormal factors) and where there are at most 32 rows or columns; else
+        a Lanczos estimate from below, usually within a relative 1e-3 and the same on every call.
 
         Examples
         --------
