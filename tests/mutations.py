@@ -379,7 +379,7 @@ MUTATIONS = (
     ),
     Mutation(
         "sums of chunks in the order in which they come",
-        "operators/chunks.py",
+        "operators/chunk_sums.py",
         "node = (level + 1, place // 2)",
         "node = (level, place & ~1)",
         ("test_distributed.py::test_sums_do_not_depend_on_who_adds_what",),
@@ -393,7 +393,7 @@ MUTATIONS = (
     ),
     Mutation(
         "weights between two products of a chunk",
-        "operators/chunks.py",
+        "operators/chunk_sums.py",
         "return operator.dual_gram(v, g)",
         "return operator.dual_gram(v, None)",
         ("operators/test_market.py::test_dual_gram_has_weights_between",),

@@ -12,15 +12,10 @@ from cofem.inference.base import State
 from cofem.inference.noise.rules import FromHeldOut, error_of_most
 from cofem.inference.problem import Problem
 from cofem.linalg.build import build_system
-from cofem.linalg.couplings import (
-    SIZES,
-    GridCouplings,
-    StoredCouplings,
-    find_couplings,
-    has_couplings,
-)
+from cofem.linalg.couplings import SIZES, GridCouplings, StoredCouplings
 from cofem.linalg.diagonals import Clusters, ContinuedContext, Gate, Pooled, PosteriorContext
 from cofem.linalg.diagonals.shares import Shares, in_clusters, in_tiles, inverses_of_lower
+from cofem.linalg.find_couplings import find_couplings, has_couplings
 from cofem.linalg.preconditioners import Deflated, FourierPreconditioner
 from cofem.linalg.preconditioners.deflation import gram_entries, sparse_gram
 from cofem.linalg.system import PosteriorSystem
@@ -419,7 +414,7 @@ def test_candidates_around_every_threshold(Phi, names):
 def test_stored_columns_are_compared_up_to_a_size(monkeypatch):
     phi = dictionary(Sparse(scipy.sparse.eye_array(300)))
     assert has_couplings(phi)
-    monkeypatch.setattr("cofem.linalg.couplings.MOST_COMPARED", 299)
+    monkeypatch.setattr("cofem.linalg.find_couplings.MOST_COMPARED", 299)
     assert not has_couplings(phi)
 
 

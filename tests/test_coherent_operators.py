@@ -10,8 +10,9 @@ import scipy.ndimage
 import cofem
 from cofem.experiments import problems
 from cofem.linalg.build import build_system
-from cofem.linalg.couplings import BlockGridCouplings, LocalCouplings, find_couplings
+from cofem.linalg.couplings import BlockGridCouplings, LocalCouplings
 from cofem.linalg.diagonals import Clusters, Gate, PosteriorContext, Windows
+from cofem.linalg.find_couplings import find_couplings
 from cofem.linalg.preconditioners import (
     BandedPreconditioner,
     BlockFourierPreconditioner,
@@ -172,7 +173,7 @@ def test_clusters_hold_the_right_correlations(name):
 
 
 def test_couplings_that_would_not_fit_are_those_of_the_average(monkeypatch):
-    monkeypatch.setattr("cofem.linalg.couplings.MOST_STORED", 1000)
+    monkeypatch.setattr("cofem.linalg.find_couplings.MOST_STORED", 1000)
     assert not isinstance(find_couplings(dictionary(Mask(ROWS, 256) @ blur(2.5))), LocalCouplings)
 
 

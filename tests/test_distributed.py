@@ -26,7 +26,8 @@ import cofem
 from cofem.cli import app
 from cofem.operators import DCT, Chunked, Dense, Diagonal, Distributed, Mask, as_operator
 from cofem.operators import cluster as engines
-from cofem.operators.chunks import ChunkError, Tree
+from cofem.operators.chunk_sums import Tree
+from cofem.operators.chunks import ChunkError
 
 get_context("forkserver").set_forkserver_preload(["distributed", "cofem._fit", "cofem.operators"])
 

@@ -101,6 +101,10 @@ def test_the_site_is_whole(tmp_path: Path) -> None:
     names |= {f"cofem.plotting.{name}" for name in plotting.__all__}
     names |= {"cofem.priors.Prior", "cofem.priors.RowLayout"}
     assert {path.stem for path in (site / "api").glob("*.html")} == names
+    # Its methods are inherited from classes that have no page of their own.
+    shown = pages[site / "api/cofem.operators.Operator.html"].places
+    methods = {name for name in dir(operators.Operator) if not name.startswith("_") and name != "ndim"}
+    assert {f"cofem.operators.Operator.{name}" for name in methods} <= shown
     scripts = {path.stem for path in (ROOT / "examples").glob("[a-z]*.py")}
     assert {path.stem for path in (site / "gallery").glob("*.html")} - {"index"} == scripts
     assert "credible_interval" in (site / "searchindex.js").read_text()

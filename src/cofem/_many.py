@@ -14,8 +14,8 @@ import numpy as np
 from cofem._arrays import precision_of
 from cofem._fit import fit
 from cofem.operators import Operator, as_operator
-from cofem.operators.chunks import aligned, one_blas_thread
 from cofem.operators.cluster import active_client
+from cofem.operators.same_bits import aligned, one_blas_thread
 from cofem.operators.transforms.host_lines import one_fft_thread
 from cofem.posterior import Posterior
 

@@ -22,6 +22,7 @@ from cofem.estimators.columns import (
     without_weightless,
 )
 from cofem.estimators.report import coef_table, scores
+from cofem.estimators.samples import ACCEPTED, SparseSamples
 from cofem.inference.checkpoint import Keeper
 from cofem.inference.mackay import MacKay
 from cofem.inference.noise.learning import ENOUGH_DATA, NoiseStrategy
@@ -39,7 +40,7 @@ BLOCK_ROWS = 256
 FEW_COLUMNS, FEW_MAX_ITER, FEW_TOL = 256, 1000, 1e-8
 
 
-class SparseBayesianRegressor(RegressorMixin, BaseEstimator, ABC):
+class SparseBayesianRegressor(SparseSamples, RegressorMixin, BaseEstimator, ABC):
     """What both regressors do: centre, fit, predict. They differ in the dictionary made from X."""
 
     noise_std: Any
@@ -328,27 +329,12 @@ class SparseBayesianRegressor(RegressorMixin, BaseEstimator, ABC):
     def _check_training_data(self, X: Any, y: Any) -> tuple[Any, np.ndarray]:
         if scipy.sparse.issparse(y):
             raise TypeError("y must be a dense array, got a sparse matrix")
-        X, y = validate_data(
-            self,
-            X,
-            y,
-            accept_sparse=("csr", "csc"),
-            dtype=(np.float64, np.float32),
-            multi_output=True,
-            y_numeric=True,
-            ensure_min_samples=2,
-        )
+        X, y = validate_data(self, X, y, multi_output=True, y_numeric=True, ensure_min_samples=2, **ACCEPTED)
         return X, as_targets(y, X.dtype)
-
-    def _check_new_data(self, X: Any) -> Any:
-        return validate_data(
-            self, X, accept_sparse=("csr", "csc"), dtype=(np.float64, np.float32), reset=False
-        )
 
     def __sklearn_tags__(self) -> Any:
         """Tell scikit-learn what is supported."""
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
         tags.target_tags.multi_output = True
         return tags
 

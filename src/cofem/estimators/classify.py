@@ -16,6 +16,7 @@ from cofem._blocks import SMALL_MATRIX
 from cofem._warn import warn
 from cofem.estimators.base import SparseBayesianRegressor
 from cofem.estimators.columns import without_weightless
+from cofem.estimators.samples import ACCEPTED, SparseSamples
 from cofem.operators import Operator
 from cofem.priors import Prior
 from cofem.status import ConvergenceWarning
@@ -30,7 +31,7 @@ DRAWS = 16
 WIDENING = np.pi / 8
 
 
-class SparseBayesianClassifier(ClassifierMixin, BaseEstimator, ABC):
+class SparseBayesianClassifier(SparseSamples, ClassifierMixin, BaseEstimator, ABC):
     """What both classifiers do. They differ in the regression that is fitted with weights."""
 
     method: Any
@@ -53,7 +54,21 @@ class SparseBayesianClassifier(ClassifierMixin, BaseEstimator, ABC):
 
     @abstractmethod
     def _regressor(self) -> SparseBayesianRegressor:
-        """Return the regression that is fitted again and again."""
+        """Return the regression that is fitted again and again, with `_regression_settings`."""
+
+    def _regression_settings(self) -> dict[str, Any]:
+        """Return the settings of that regression, but for those of its features."""
+        return {
+            "noise_std": 1.0,
+            "method": self.method,
+            "prior": self.prior,
+            "fit_intercept": self.fit_intercept,
+            "max_iter": INNER_STEPS,
+            "tol": 0.0,  # as many steps as that
+            "warm_start": True,
+            "random_state": 0 if self.random_state is None else self.random_state,
+            "verbose": self.verbose,
+        }
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit the model.
@@ -224,21 +239,8 @@ class SparseBayesianClassifier(ClassifierMixin, BaseEstimator, ABC):
         return shares / shares.sum(axis=1, keepdims=True)
 
     def _check_training_data(self, X: Any, y: Any) -> tuple[Any, np.ndarray]:
-        X, y = validate_data(
-            self, X, y, accept_sparse=("csr", "csc"), dtype=(np.float64, np.float32), ensure_min_samples=2
-        )
+        X, y = validate_data(self, X, y, ensure_min_samples=2, **ACCEPTED)
         return X, np.asarray(y)
-
-    def _check_new_data(self, X: Any) -> Any:
-        return validate_data(
-            self, X, accept_sparse=("csr", "csc"), dtype=(np.float64, np.float32), reset=False
-        )
-
-    def __sklearn_tags__(self) -> Any:
-        """Tell scikit-learn what is supported."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
 
 
 def bound_weights(xi: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from sklearn.metrics.pairwise import PAIRWISE_KERNEL_FUNCTIONS, pairwise_kernels
 
 from cofem._memory import available_bytes
 from cofem.estimators.base import SparseBayesianRegressor
-from cofem.estimators.classify import INNER_STEPS, SparseBayesianClassifier
+from cofem.estimators.classify import SparseBayesianClassifier
 from cofem.inference.noise.learning import Refits
 from cofem.operators import Dense, Operator
 from cofem.operators.kernel import KernelRows
@@ -226,13 +226,5 @@ class RVMClassifier(SparseBayesianClassifier):
             coef0=self.coef0,
             kernel_params=self.kernel_params,
             cache_size=self.cache_size,
-            noise_std=1.0,
-            method=self.method,
-            prior=self.prior,
-            fit_intercept=self.fit_intercept,
-            max_iter=INNER_STEPS,
-            tol=0.0,  # as many steps as that
-            warm_start=True,
-            random_state=0 if self.random_state is None else self.random_state,
-            verbose=self.verbose,
+            **self._regression_settings(),
         )

@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.utils import check_array, check_consistent_length, column_or_1d
 
 from cofem.estimators.base import SparseBayesianRegressor
-from cofem.estimators.classify import INNER_STEPS, SparseBayesianClassifier
+from cofem.estimators.classify import SparseBayesianClassifier
 from cofem.estimators.columns import as_targets
 from cofem.operators import Operator, as_operator
 from cofem.priors import Prior
@@ -141,9 +141,7 @@ class SBLRegressor(SparseBayesianRegressor):
         if X.shape[0] < 2 or X.shape[1] < 1:
             raise ValueError(f"X must have at least 2 samples and 1 feature, got shape {X.shape}")
         y = check_array(y, ensure_2d=False, dtype="numeric", input_name="y")
-        check_consistent_length(X, y)
-        self.n_features_in_ = X.shape[1]
-        self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
+        _note_features(self, X, y)
         return X, as_targets(y, X.dtype)
 
     def _check_new_data(self, X: Any) -> Any:
@@ -239,30 +237,27 @@ class SBLClassifier(SparseBayesianClassifier):
         self.verbose = verbose
 
     def _regressor(self) -> SparseBayesianRegressor:
-        return SBLRegressor(
-            noise_std=1.0,
-            method=self.method,
-            prior=self.prior,
-            fit_intercept=self.fit_intercept,
-            max_iter=INNER_STEPS,
-            tol=0.0,  # as many steps as that
-            warm_start=True,
-            random_state=0 if self.random_state is None else self.random_state,
-            verbose=self.verbose,
-        )
+        return SBLRegressor(**self._regression_settings())
 
     def _check_training_data(self, X: Any, y: Any) -> tuple[Any, np.ndarray]:
         if not _is_operator(X):
             return super()._check_training_data(X, y)
         X = _real_operator(X)
         y = column_or_1d(y, warn=True)
-        check_consistent_length(X, y)
-        self.n_features_in_ = X.shape[1]
-        self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
+        _note_features(self, X, y)
         return X, y
 
     def _check_new_data(self, X: Any) -> Any:
         return _real_operator(X) if _is_operator(X) else super()._check_new_data(X)
+
+
+def _note_features(
+    estimator: SparseBayesianRegressor | SparseBayesianClassifier, X: Operator, y: Any
+) -> None:
+    """Do for an operator what scikit-learn's `validate_data` does for a matrix, once it is checked."""
+    check_consistent_length(X, y)
+    estimator.n_features_in_ = X.shape[1]
+    estimator.__dict__.pop("feature_names_in_", None)  # of an earlier fit
 
 
 def _is_operator(X: Any) -> bool:

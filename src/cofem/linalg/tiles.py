@@ -108,7 +108,7 @@ def tiles_of(phi: Dictionary, couplings: GridCouplings) -> Tiles:
     Examples
     --------
     >>> import numpy as np
-    >>> from cofem.linalg.couplings import find_couplings
+    >>> from cofem.linalg.find_couplings import find_couplings
     >>> from cofem.operators import Convolution
     >>> blur = Dictionary(Convolution([1.0, 2.0, 1.0], 48), like=np.zeros(1))
     >>> tiles = tiles_of(blur, find_couplings(blur))

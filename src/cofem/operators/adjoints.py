@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cofem._arrays import Array, conj
-from cofem.operators.base import FusedGram, Operator, Weights
+from cofem.operators.action import FusedGram, Weights
+from cofem.operators.base import Operator
 from cofem.operators.boxes import Box
 from cofem.operators.filters import FilterBank
 

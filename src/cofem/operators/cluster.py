@@ -22,7 +22,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from cofem._memory import available_bytes, describe_bytes
-from cofem.operators.chunks import Chunk, ChunkError, Question, Recipe
+from cofem.operators.chunk_sums import Question
+from cofem.operators.chunks import Chunk, ChunkError, Recipe
 
 #: Seconds between two looks at which workers are there, while answers are waited for.
 LOOK = 0.3

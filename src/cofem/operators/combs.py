@@ -22,7 +22,7 @@ from cofem.operators.circulant import CirculantGram
 from cofem.operators.transforms import dispatch
 
 if TYPE_CHECKING:
-    from cofem.operators.base import Operator
+    from cofem.operators.structure import Structure
 
 #: Columns that are looked at, and the fewest of an operator that is.
 LOOKED_AT, LEAST_COLUMNS = 12, 512
@@ -41,7 +41,7 @@ SAME = 1e-3
 MOST_COMBS = 1024
 
 
-def nothing_is_known(operator: Operator) -> bool:
+def nothing_is_known(operator: Structure) -> bool:
     """Tell whether nothing is known about an operator that would say how its columns are coupled.
 
     Examples
@@ -64,7 +64,7 @@ def nothing_is_known(operator: Operator) -> bool:
     )
 
 
-def find_local_gram(operator: Operator) -> CirculantGram | None:
+def find_local_gram(operator: Structure) -> CirculantGram | None:
     """Look at a few columns of ``Phi^H Phi``; None where they are not local.
 
     Examples
@@ -124,7 +124,7 @@ def _possible_grids(found: np.ndarray, chosen: np.ndarray) -> Iterator[tuple[int
 
 
 def _on_one_grid(
-    operator: Operator, found: np.ndarray, chosen: np.ndarray, shape: tuple[int, ...]
+    operator: Structure, found: np.ndarray, chosen: np.ndarray, shape: tuple[int, ...]
 ) -> CirculantGram | None:
     """Return how columns are coupled on a grid, from a few of the Gram matrix; None if that is too far."""
     limit = FARTHEST.get(len(shape))
@@ -161,7 +161,7 @@ def _on_one_grid(
     )
 
 
-def _repeats(operator: Operator, shape: tuple[int, ...], rounding: float) -> bool:
+def _repeats(operator: Structure, shape: tuple[int, ...], rounding: float) -> bool:
     """Tell whether the first place of a grid is coupled with the last ones along an axis."""
     first = np.zeros(operator.shape[1], dtype=operator.dtype)
     first[0] = 1
@@ -227,7 +227,7 @@ def _eigenvalues(table: np.ndarray, is_real: bool) -> np.ndarray:
     return np.maximum(dispatch.padded_spectrum(table, table.shape, real=is_real).real, 0.0)
 
 
-def _is_exactly(operator: Operator, circulant: CirculantGram) -> bool:
+def _is_exactly(operator: Structure, circulant: CirculantGram) -> bool:
     """Tell whether ``Phi^H Phi`` is a circular convolution, by its product with a random vector."""
     x = np.random.default_rng(1).standard_normal(operator.shape[1]).astype(operator.dtype)
     shape, is_real = circulant.shape, circulant.is_real
@@ -239,12 +239,12 @@ def _is_exactly(operator: Operator, circulant: CirculantGram) -> bool:
     )
 
 
-def _eps(operator: Operator) -> float:
+def _eps(operator: Structure) -> float:
     return float(np.finfo(operator.dtype).eps)
 
 
 def comb_gram(
-    operator: Operator, local: CirculantGram, offsets: np.ndarray, weights: np.ndarray
+    operator: Structure, local: CirculantGram, offsets: np.ndarray, weights: np.ndarray
 ) -> np.ndarray | None:
     """Return ``<phi_j, W phi_{j + offset}>`` for all columns j, by combs; None where that takes too many.
 

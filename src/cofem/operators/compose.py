@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cofem._arrays import Array, conj, namespace, on_device_of, take, to_numpy
+from cofem.operators.action import FusedGram
 from cofem.operators.adjoints import SameAxes
 from cofem.operators.agreed import (
     agreed_groups,
@@ -26,7 +27,7 @@ from cofem.operators.agreed import (
     common_precision,
     mean_square,
 )
-from cofem.operators.base import FusedGram, Operator
+from cofem.operators.base import Operator
 from cofem.operators.circulant import CirculantGram
 from cofem.operators.entries import StoredMatrix, diagonal_moduli, like_entries_of, to_device_of
 from cofem.operators.facts import Facts

@@ -13,8 +13,10 @@ import numpy as np
 
 from cofem._arrays import Array, conj, require_numpy
 from cofem._blocks import CHUNK_BYTES, WRITTEN_OUT, blocks
-from cofem.operators.base import FusedGram, Operator, Weights
-from cofem.operators.chunks import BlockRecipe, Layout, Question, Recipe, Tree, numbers_at_once
+from cofem.operators.action import FusedGram, Weights
+from cofem.operators.base import Operator
+from cofem.operators.chunk_sums import Question, Tree, numbers_at_once
+from cofem.operators.chunks import BlockRecipe, Layout, Recipe
 from cofem.operators.cluster import DaskWorkers, Engine, LocalThreads, Traffic, active_client
 from cofem.operators.entries import gram_of_columns
 

@@ -19,15 +19,21 @@ from cofem._arrays import (
     on_device_of,
     squared_modulus,
     take,
+    to_numpy,
 )
 from cofem._blocks import SMALL_MATRIX, blocks, vectors_at_once
 from cofem.operators.lanczos import lanczos
 
 if TYPE_CHECKING:
-    from cofem.operators.base import Operator
+    from cofem.operators.matrix import Matrix
 
 _PROBES = 64
-_LANCZOS_STEPS = 100
+#: Most steps for a norm, and the fewest: in a space where all directions but one are nearly alike, the first
+#: steps may not see that one, however small their residual is.
+_LANCZOS_STEPS, _LEAST_STEPS = 100, 5
+#: Rows or columns up to which a norm is computed in place of estimated. In few dimensions, a random start is
+#: often nearly orthogonal to the vector that is looked for.
+_EXACT_SIDE = 32
 
 
 class StoredMatrix(NamedTuple):
@@ -45,17 +51,17 @@ class StoredMatrix(NamedTuple):
     factor: float | complex
 
 
-def _is_small(operator: Operator) -> bool:
+def _is_small(operator: Matrix) -> bool:
     """Tell whether writing out all entries of ``operator`` is cheap."""
     return operator.shape[0] * operator.shape[1] <= SMALL_MATRIX
 
 
-def to_device_of(operator: Operator, values: np.ndarray) -> Array:
+def to_device_of(operator: Matrix, values: np.ndarray) -> Array:
     """Return ``values`` where the operator works: in NumPy, or on the device of its numbers."""
     return values if operator.device_array is None else on_device_of(operator.device_array, values)
 
 
-def like_entries_of(operator: Operator, values: Array) -> Array:
+def like_entries_of(operator: Matrix, values: Array) -> Array:
     """Return entries of a part of ``operator`` in the type and on the device of its own entries."""
     if isinstance(values, np.ndarray):
         values = to_device_of(operator, values)
@@ -66,18 +72,18 @@ def like_entries_of(operator: Operator, values: Array) -> Array:
 # --- columns and rows ---------------------------------------------------------------------------------------
 
 
-def columns_by_application(operator: Operator, indices: np.ndarray) -> Array:
+def columns_by_application(operator: Matrix, indices: np.ndarray) -> Array:
     """Return the columns ``indices`` as rows, shape (K, N): unit vectors sent through in blocks."""
     return _images_of_units(operator, operator.forward, operator.shape[1], indices)
 
 
-def rows_by_application(operator: Operator, indices: np.ndarray) -> Array:
+def rows_by_application(operator: Matrix, indices: np.ndarray) -> Array:
     """Return the rows ``indices``, shape (K, D): unit vectors sent through the adjoint in blocks."""
     return conj(_images_of_units(operator, operator.adjoint, operator.shape[0], indices))
 
 
 def _images_of_units(
-    operator: Operator, apply: Callable[[Array], Array], length: int, indices: np.ndarray
+    operator: Matrix, apply: Callable[[Array], Array], length: int, indices: np.ndarray
 ) -> Array:
     images = []
     for block in blocks(len(indices), vectors_at_once(max(operator.shape))):
@@ -91,7 +97,7 @@ def _images_of_units(
 # --- local Gram matrices ------------------------------------------------------------------------------------
 
 
-def local_gram(operator: Operator, indices: np.ndarray) -> Array:
+def local_gram(operator: Matrix, indices: np.ndarray) -> Array:
     """Return Gram matrices of clusters of columns, shape (K, b, b), from facts or else from columns."""
     facts = operator.facts
     if facts.column_gram is not None:
@@ -107,7 +113,7 @@ def local_gram(operator: Operator, indices: np.ndarray) -> Array:
     return gram_of_columns(operator._columns, operator.shape[0], indices)
 
 
-def equal_places(operator: Operator, indices: np.ndarray) -> Array:
+def equal_places(operator: Matrix, indices: np.ndarray) -> Array:
     """Return 1 where two places of a cluster are one and the same column, else 0: shape (K, b, b)."""
     same = indices[:, :, None] == indices[:, None, :]
     return to_device_of(operator, same.astype(operator.dtype))
@@ -170,13 +176,13 @@ def lookup(table: Array, shape: tuple[int, ...], places: np.ndarray) -> Array:
 # --- norms --------------------------------------------------------------------------------------------------
 
 
-def diagonal_moduli(operator: Operator) -> Array:
+def diagonal_moduli(operator: Matrix) -> Array:
     """Return the moduli of the diagonal, shape (D,), of an operator that is diagonal."""
     ones = to_device_of(operator, np.ones(operator.shape[1], dtype=operator.dtype))
     return in_precision(abs(operator.forward(ones)), "float64")
 
 
-def has_exact_column_norms(operator: Operator) -> bool:
+def has_exact_column_norms(operator: Matrix) -> bool:
     """Tell whether `column_norms` needs no random probes."""
     facts = operator.facts
     return (
@@ -189,7 +195,7 @@ def has_exact_column_norms(operator: Operator) -> bool:
     )
 
 
-def column_norms(operator: Operator) -> Array:
+def column_norms(operator: Matrix) -> Array:
     """Return the norms of the columns, shape (D,), exact if there is a cheap way, else estimated."""
     if operator.facts.column_gram is not None:
         return to_device_of(operator, np.full(operator.shape[1], np.sqrt(operator.facts.column_gram)))
@@ -211,7 +217,7 @@ def column_norms(operator: Operator) -> Array:
     return _probed_column_norms(operator) if energies is None else np.sqrt(np.maximum(energies, 0.0))
 
 
-def _local_energies(operator: Operator) -> np.ndarray | None:
+def _local_energies(operator: Matrix) -> np.ndarray | None:
     """Return ``||phi_j||^2`` of columns that are coupled with near ones only, by combs; None for others."""
     circulant = operator.circulant_gram()
     if circulant is None:
@@ -228,7 +234,7 @@ _RESOLUTION_OF_SQUARES = 1e-6
 _RESOLUTION = {"float64": 1e-13, "float32": 1e-5}
 
 
-def norm_resolution(operator: Operator, norms: Array) -> float:
+def norm_resolution(operator: Matrix, norms: Array) -> float:
     """Return the norm of a column below which it cannot be told from zero."""
     facts = operator.facts
     if facts.column_gram is not None or facts.diagonal or operator.stored_entries:
@@ -239,7 +245,7 @@ def norm_resolution(operator: Operator, norms: Array) -> float:
     return _RESOLUTION[operator.precision or "float64"] * largest
 
 
-def _probed_column_norms(operator: Operator) -> Array:
+def _probed_column_norms(operator: Matrix) -> Array:
     # For random signs p, the mean of |Phi^H p|^2 is the vector of squared column norms.
     rng = np.random.default_rng(0)
     total = to_device_of(operator, np.zeros(operator.shape[1]))
@@ -251,22 +257,28 @@ def _probed_column_norms(operator: Operator) -> Array:
     return xp.sqrt(total / _PROBES)
 
 
-def spectral_norm(operator: Operator, rtol: float = 1e-3) -> float:
-    """Estimate the largest singular value by Lanczos steps on the smaller of ``Phi^H Phi``, ``Phi Phi^H``.
+def spectral_norm(operator: Matrix, rtol: float = 1e-3) -> float:
+    """Return the largest singular value, from the smaller of ``Phi^H Phi`` and ``Phi Phi^H``.
 
     Parameters
     ----------
     operator : Operator
         Of shape (N, D).
     rtol : float
-        Stop once the residual bounds the relative distance to an eigenvalue of the Gram operator by this.
+        Stop Lanczos steps once the residual bounds the relative distance to an eigenvalue of the Gram
+        operator by this.
 
     Returns
     -------
     float
-        At most the true norm, up to rounding: Lanczos steps never bring a wrong largest value.
+        Exact up to rounding if N or D is at most 32. Else an estimate, at most the true norm: Lanczos steps
+        never bring a wrong largest value.
     """
     side = operator if operator.shape[1] <= operator.shape[0] else operator.H
+    if side.shape[1] <= _EXACT_SIDE:
+        gram = to_numpy(_images_of_units(side, side.gram, side.shape[1], np.arange(side.shape[1])))
+        _check_finite(operator, gram)
+        return float(np.sqrt(max(np.linalg.eigvalsh(gram)[-1], 0.0)))
     rng = np.random.default_rng(0)
     start = rng.standard_normal(side.shape[1]).astype(side.dtype)
     start /= np.linalg.norm(start)
@@ -280,12 +292,17 @@ def spectral_norm(operator: Operator, rtol: float = 1e-3) -> float:
     largest = 0.0
     for step in islice(steps, _LANCZOS_STEPS):
         diagonal.append(float(step.diagonal[0]))
-        if not np.isfinite(diagonal[-1]):
-            raise FloatingPointError(f"Phi gave values that are not finite: {operator!r}")
+        _check_finite(operator, step.diagonal)
         coupling = float(step.coupling[0])
         values, vectors = scipy.linalg.eigh_tridiagonal(diagonal, off_diagonal)
         largest = max(float(values[-1]), 0.0)
-        if coupling * abs(vectors[-1, -1]) <= rtol * largest or coupling == 0:
+        settled = coupling * abs(vectors[-1, -1]) <= rtol * largest
+        if (settled and len(diagonal) >= _LEAST_STEPS) or coupling == 0:
             break
         off_diagonal.append(coupling)
     return float(np.sqrt(largest))
+
+
+def _check_finite(operator: Matrix, values: np.ndarray) -> None:
+    if not np.isfinite(values).all():
+        raise FloatingPointError(f"Phi gave values that are not finite: {operator!r}")

@@ -6,7 +6,8 @@ from math import prod
 from typing import Any
 
 from cofem._arrays import Array, as_shape, by_parts, namespace
-from cofem.operators.base import FusedGram, Operator, Weights
+from cofem.operators.action import FusedGram, Weights
+from cofem.operators.base import Operator
 from cofem.operators.facts import Facts
 from cofem.operators.squares import Constant, SquaredDCT, SquaredHartley
 from cofem.operators.transforms import dispatch

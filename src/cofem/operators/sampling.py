@@ -25,7 +25,8 @@ from cofem._arrays import (
     squared_modulus,
     to_numpy,
 )
-from cofem.operators.base import Operator, Weights
+from cofem.operators.action import Weights
+from cofem.operators.base import Operator
 from cofem.operators.circulant import CirculantGram
 from cofem.operators.facts import Facts
 from cofem.operators.filters import FilterBank

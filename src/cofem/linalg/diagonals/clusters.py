@@ -9,14 +9,7 @@ import numpy as np
 
 from cofem._arrays import Array, on_device_of, precision_of, to_numpy
 from cofem._packing import packable
-from cofem.linalg.couplings import (
-    Couplings,
-    GridCouplings,
-    StoredCouplings,
-    find_couplings,
-    labels_of,
-    on_grid,
-)
+from cofem.linalg.couplings import Couplings, GridCouplings, StoredCouplings, labels_of, on_grid
 from cofem.linalg.diagonals.base import (
     DiagonalEstimate,
     DiagonalEstimator,
@@ -25,6 +18,7 @@ from cofem.linalg.diagonals.base import (
 )
 from cofem.linalg.diagonals.pooled import Groups, Traces
 from cofem.linalg.diagonals.shares import Shares, in_clusters, in_tiles
+from cofem.linalg.find_couplings import find_couplings
 from cofem.linalg.probes import Signs, draw_signs
 from cofem.linalg.tiles import tiles_of
 from cofem.operators.dictionary import Dictionary

@@ -12,7 +12,6 @@ from cofem._arrays import Array, inner, is_complex, namespace, to_numpy
 from cofem._blocks import CACHE_BLOCK, blocks
 from cofem._packing import packable
 from cofem.linalg.build import right_hand_sides_at_once
-from cofem.linalg.couplings import has_couplings, like_convolution, plainly_coupled
 from cofem.linalg.diagonals.base import (
     DiagonalEstimate,
     DiagonalEstimator,
@@ -25,6 +24,7 @@ from cofem.linalg.diagonals.exact import Exact, factorable_bands
 from cofem.linalg.diagonals.pooled import Pooled
 from cofem.linalg.diagonals.self_consistent import SelfConsistent
 from cofem.linalg.diagonals.windows import Windows
+from cofem.linalg.find_couplings import has_couplings, like_convolution, plainly_coupled
 from cofem.linalg.probes import Signs, draw_signs
 from cofem.operators.dictionary import Dictionary
 

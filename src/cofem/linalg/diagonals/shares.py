@@ -76,7 +76,7 @@ def in_tiles(
     Examples
     --------
     >>> import numpy as np
-    >>> from cofem.linalg.couplings import find_couplings
+    >>> from cofem.linalg.find_couplings import find_couplings
     >>> from cofem.linalg.tiles import tiles_of
     >>> from cofem.operators import Convolution
     >>> from cofem.operators.dictionary import Dictionary

@@ -10,7 +10,7 @@ import numpy as np
 from cofem._arrays import Array, on_device_of, precision_of, squared_modulus, to_numpy
 from cofem._blocks import blocks
 from cofem._packing import packable
-from cofem.linalg.couplings import Couplings, find_couplings, labels_of, on_grid, windows_at_once
+from cofem.linalg.couplings import Couplings, labels_of, on_grid, windows_at_once
 from cofem.linalg.diagonals.base import (
     DiagonalEstimate,
     DiagonalEstimator,
@@ -20,6 +20,7 @@ from cofem.linalg.diagonals.base import (
 from cofem.linalg.diagonals.clusters import CLOSE_ENOUGH
 from cofem.linalg.diagonals.pooled import solve_trace
 from cofem.linalg.diagonals.shares import LIVE, in_clusters
+from cofem.linalg.find_couplings import find_couplings
 from cofem.linalg.probes import Signs, draw_signs
 
 #: Draws where there are few coefficients, and coefficients from which on one is enough.

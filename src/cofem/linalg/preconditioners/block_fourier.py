@@ -8,12 +8,11 @@ Both sides are scaled as in `FourierPreconditioner`, so that the diagonal is rig
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import scipy.sparse
 
-from cofem._arrays import Array, by_parts, namespace, on_device_of, precision_of, reciprocal
+from cofem._arrays import Array, namespace, on_device_of, precision_of
 from cofem._blocks import BATCH_NUMBERS, blocks
 from cofem.linalg.preconditioners.base import PosteriorPreconditioner
 from cofem.linalg.preconditioners.deflation import (
@@ -23,30 +22,17 @@ from cofem.linalg.preconditioners.deflation import (
     Deflated,
     known_well,
 )
+from cofem.linalg.preconditioners.fourier import BetweenScalings, scaling_to
 from cofem.operators.circulant import shifted
 from cofem.operators.dictionary import Dictionary
 from cofem.operators.filters import BlockCirculantGram
-from cofem.operators.transforms import dispatch
 
 
 @dataclass(frozen=True)
-class BlockFourierPreconditioner(PosteriorPreconditioner):
+class BlockFourierPreconditioner(BetweenScalings):
     """Multiply by the inverse of ``Lambda + noise_var alpha`` at each frequency, between two scalings.
 
-    Attributes
-    ----------
-    alpha : array of shape (D,)
-        Prior precisions.
-    noise_var : float
-        Noise variance.
-    energy : array of shape (D,)
-        ``||phi_j||^2``.
-    circulant : BlockCirculantGram
-        What stands for ``Phi^H Phi``.
-    scale : array of shape (D,), optional
-        The scaling, if it is known.
-    response : array of shape (q, q, ...), optional
-        What spectra are multiplied by, if it is known.
+    Its attributes are those of `BetweenScalings`; the response has shape (q, q, ...).
 
     Examples
     --------
@@ -64,15 +50,12 @@ class BlockFourierPreconditioner(PosteriorPreconditioner):
     True
     """
 
-    alpha: Array
-    noise_var: float
-    energy: Array
     circulant: BlockCirculantGram
-    scale: Array | None = None
-    response: Array | None = None
 
-    #: As with one array.
-    sharpness_for_probes: ClassVar[float] = 0.3
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """Shape of the arrays that a vector flattens: q of them on one grid."""
+        return (self.circulant.n_blocks, *self.circulant.shape)
 
     def prepared(self) -> BlockFourierPreconditioner:
         """Return the preconditioner with its numbers."""
@@ -83,31 +66,17 @@ class BlockFourierPreconditioner(PosteriorPreconditioner):
         typical = self.noise_var * np.exp([float(mean) for mean in means])
         level = on_device_of(self.alpha, np.repeat(typical, self.alpha.shape[0] // n_blocks))
         level = xp.astype(level, self.alpha.dtype, copy=False)
-        scale = self.noise_var * self.alpha
-        scale += self.energy
-        scale = xp.sqrt((self.energy + level) * reciprocal(scale))
+        scale = scaling_to(self.alpha, self.noise_var, self.energy, level)
         inverse = np.linalg.inv(self.circulant.eigenmatrices.astype(np.complex128) + np.diag(typical))
         inverse = np.ascontiguousarray(np.moveaxis(inverse, (-2, -1), (0, 1)))
         kind = np.complex64 if precision_of(self.alpha) == "float32" else np.complex128
         return replace(self, scale=scale, response=on_device_of(self.alpha, inverse.astype(kind)))
 
-    def apply(self, r: Array, out: Array) -> None:
-        """Write ``P^-1 r`` into `out`, both of shape (B, D)."""
-        circulant, scale, response = self.circulant, self.scale, self.response
-        assert scale is not None
-        assert response is not None
-
-        def filtered(r: Array) -> Array:
-            xp = namespace(r)
-            arrays = xp.reshape(r * scale, (r.shape[0], circulant.n_blocks, *circulant.shape))
-            spectra = dispatch.padded_spectrum(arrays, circulant.shape, real=circulant.is_real)
-            mixed = xp.stack(
-                [xp.sum(response[i, ...] * spectra, axis=1) for i in range(circulant.n_blocks)], axis=1
-            )
-            found = dispatch.from_spectrum(mixed, circulant.shape, real=circulant.is_real)
-            return xp.reshape(found, r.shape) * scale
-
-        out[...] = by_parts(filtered, r) if circulant.is_real else filtered(r)
+    def respond(self, spectra: Array) -> Array:
+        """Return the spectra, shape (B, q, ...), times a matrix for each frequency."""
+        assert self.response is not None
+        xp, rows = namespace(spectra), range(self.circulant.n_blocks)
+        return xp.stack([xp.sum(self.response[i, ...] * spectra, axis=1) for i in rows], axis=1)
 
 
 def from_blocks(

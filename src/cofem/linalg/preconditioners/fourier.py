@@ -15,6 +15,7 @@ width 1.4, 646 / 345 / 168 / 69 and 5 / 6 / 26 / 33; a decay of 0.98, 121 / 111 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -23,6 +24,7 @@ import numpy as np
 from cofem._arrays import Array, by_parts, namespace, on_device_of, precision_of, reciprocal
 from cofem.linalg.preconditioners.base import PosteriorPreconditioner
 from cofem.operators.circulant import CirculantGram
+from cofem.operators.filters import BlockCirculantGram
 from cofem.operators.transforms import dispatch
 
 
@@ -39,14 +41,19 @@ def scaling(alpha: Array, noise_var: float, energy: Array) -> tuple[Array, float
     xp = namespace(alpha)
     # The geometric mean: neither the few that were found nor those that are gone rule it.
     typical = noise_var * float(np.exp(float(xp.mean(xp.log(alpha)))))
+    return scaling_to(alpha, noise_var, energy, typical), typical
+
+
+def scaling_to(alpha: Array, noise_var: float, energy: Array, typical: Array | float) -> Array:
+    """Return the root of ``1 / S``, given the typical ``noise_var alpha``, one number or one for each."""
     actual = noise_var * alpha
     actual += energy
-    return xp.sqrt((energy + typical) * reciprocal(actual)), typical
+    return namespace(alpha).sqrt((energy + typical) * reciprocal(actual))
 
 
 @dataclass(frozen=True)
-class FourierPreconditioner(PosteriorPreconditioner):
-    """Divide by ``eigenvalues + noise_var alpha`` in the frequency domain, between two scalings.
+class BetweenScalings(PosteriorPreconditioner):
+    """A filter in the frequency domain between two scalings: ``S^{-1/2} F^H R F S^{-1/2}``.
 
     Attributes
     ----------
@@ -56,12 +63,53 @@ class FourierPreconditioner(PosteriorPreconditioner):
         Noise variance.
     energy : array of shape (D,)
         ``||phi_j||^2``.
-    circulant : CirculantGram
+    circulant : CirculantGram or BlockCirculantGram
         What stands for ``Phi^H Phi``.
     scale : array of shape (D,), optional
         The scaling, if it is known.
     response : array, optional
         What spectra are multiplied by, if it is known.
+    """
+
+    alpha: Array
+    noise_var: float
+    energy: Array
+    circulant: CirculantGram | BlockCirculantGram
+    scale: Array | None = None
+    response: Array | None = None
+
+    #: With 1, late checks took variances that were right to 0.3 % for wrong by 50 % (blur, D = 4096).
+    sharpness_for_probes: ClassVar[float] = 0.3
+
+    @property
+    @abstractmethod
+    def grid(self) -> tuple[int, ...]:
+        """Shape of the arrays that a vector flattens."""
+
+    @abstractmethod
+    def respond(self, spectra: Array) -> Array:
+        """Return R times the spectra, shape (B, ...), which may be destroyed."""
+
+    def apply(self, r: Array, out: Array) -> None:
+        """Write ``P^-1 r`` into `out`, both of shape (B, D)."""
+        circulant, scale = self.circulant, self.scale
+        assert scale is not None
+
+        def filtered(r: Array) -> Array:
+            xp = namespace(r)
+            arrays = xp.reshape(r * scale, (*r.shape[:-1], *self.grid))
+            spectra = dispatch.padded_spectrum(arrays, circulant.shape, real=circulant.is_real)
+            found = dispatch.from_spectrum(self.respond(spectra), circulant.shape, real=circulant.is_real)
+            return xp.reshape(found, r.shape) * scale
+
+        out[...] = by_parts(filtered, r) if circulant.is_real else filtered(r)
+
+
+@dataclass(frozen=True)
+class FourierPreconditioner(BetweenScalings):
+    """Divide by ``eigenvalues + noise_var alpha`` in the frequency domain, between two scalings.
+
+    Its attributes are those of `BetweenScalings`.
 
     Examples
     --------
@@ -78,15 +126,12 @@ class FourierPreconditioner(PosteriorPreconditioner):
     True
     """
 
-    alpha: Array
-    noise_var: float
-    energy: Array
     circulant: CirculantGram
-    scale: Array | None = None
-    response: Array | None = None
 
-    #: With 1, late checks took variances that were right to 0.3 % for wrong by 50 % (blur, D = 4096).
-    sharpness_for_probes: ClassVar[float] = 0.3
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """Shape of the array that a vector flattens."""
+        return self.circulant.shape
 
     def prepared(self) -> FourierPreconditioner:
         """Return the preconditioner with its numbers."""
@@ -95,18 +140,8 @@ class FourierPreconditioner(PosteriorPreconditioner):
         response = on_device_of(self.alpha, spectrum.astype(precision_of(self.alpha)))
         return replace(self, scale=scale, response=response)
 
-    def apply(self, r: Array, out: Array) -> None:
-        """Write ``P^-1 r`` into `out`, both of shape (B, D)."""
-        circulant, scale, response = self.circulant, self.scale, self.response
-        assert scale is not None
-        assert response is not None
-
-        def filtered(r: Array) -> Array:
-            xp = namespace(r)
-            arrays = xp.reshape(r * scale, (*r.shape[:-1], *circulant.shape))
-            spectra = dispatch.padded_spectrum(arrays, circulant.shape, real=circulant.is_real)
-            spectra *= response
-            found = dispatch.from_spectrum(spectra, circulant.shape, real=circulant.is_real)
-            return xp.reshape(found, r.shape) * scale
-
-        out[...] = by_parts(filtered, r) if circulant.is_real else filtered(r)
+    def respond(self, spectra: Array) -> Array:
+        """Return the spectra, shape (B, ...), divided; they are destroyed."""
+        assert self.response is not None
+        spectra *= self.response
+        return spectra

@@ -83,16 +83,7 @@ def waves(x: np.ndarray, axes: Sequence[int], inverse: bool = False, overwrite_x
 
 
 def spectrum(x: np.ndarray, shape: tuple[int, ...], real: bool) -> np.ndarray:
-    """Fourier transform along the last axes, padded with zeros to a shape, not divided by anything.
-
-    Parameters
-    ----------
-    x : ndarray
-        Arrays with as many axes as ``shape``, not longer along any of them.
-    shape : tuple of int
-        Padded shape.
-    real : bool
-        For real arrays, return only the half that is enough.
+    """Do for NumPy what `dispatch.padded_spectrum` does, with its parameters; not divided by anything.
 
     Examples
     --------
