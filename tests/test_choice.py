@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import cofem
+from cofem.experiments import problems
 from cofem.experiments.bench.genotypes import draw
+from cofem.inference import choice
 from cofem.inference.noise.rules import FromHeldOut, spread_of
 from cofem.inference.prediction import Errors
 from cofem.operators import DCT, Convolution, Dense, Gradient, Mask, Wavelet
@@ -255,6 +257,36 @@ def test_weak_signals_among_correlated_columns_are_found() -> None:
         found[prior] = np.corrcoef(post.predict(data.X_new), data.signal_new)[0, 1]
         assert 0.7 < post.noise_std < 1.4 or prior is None
     assert found["auto"] > found[None] + 0.05
+
+
+def test_the_lasso_is_taken_for_weak_signals_and_not_for_many_small_ones() -> None:
+    """Few of many columns, correlated; and all of them a little. Draws that nothing was chosen on."""
+    few = draw(400, 1600, 110)
+    table = cofem.compare(few.X, few.y, rng=0)
+    assert isinstance(table.prior, cofem.Laplace)
+    judged = {row.label: row.count for row in table.rows}
+    assert judged[table.prior.label] == 200  # by all parts, and the others by two
+    assert judged["Independent()"] == 80
+    rng = np.random.default_rng(110)
+    X = rng.standard_normal((300, 500))
+    signal = X @ rng.standard_normal(500) / 500**0.5
+    table = cofem.compare(X, signal + rng.standard_normal(300), rng=0)
+    assert isinstance(table.prior, cofem.Power)
+
+
+def test_strong_signals_are_not_tried_denser_where_sparser_priors_gain() -> None:
+    case = problems.dense(256, f=2, seed=0)
+    labels = [row.label for row in cofem.compare(case.Phi, case.y, rng=0).rows]
+    assert labels == ["Independent()", "Sparser(1.5)", "Sparser(2)", "Sparser(3)"]
+
+
+def test_the_independent_prior_has_the_noise_of_a_fit_without_a_choice(monkeypatch) -> None:
+    """Near the limit of what data allow, the two parts that priors are judged by do not find the signal."""
+    case = problems.dense(1024, f=5, seed=541)
+    monkeypatch.setattr(choice, "search", lambda jury, operator: jury.judge(cofem.Independent()))
+    usual, chosen = (cofem.fit(case.Phi, case.y, rng=0, prior=prior) for prior in (None, "auto"))
+    assert "5 parts in turn" in chosen.status.message
+    assert chosen.noise_std == pytest.approx(usual.noise_std, rel=0.3)
 
 
 def test_the_noise_is_at_most_what_another_prior_found() -> None:

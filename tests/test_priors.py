@@ -211,6 +211,14 @@ def test_laplace_over_tasks_is_the_group_lasso() -> None:
         assert (pull[~kept] < 1.02 * penalty[~kept]).all()
 
 
+def test_laplace_leaves_columns_of_zeros_at_zero() -> None:
+    Phi, Y, _ = make("real", 1)
+    Phi[:, [3, 30]] = 0
+    post = cofem.fit(Phi, Y[:, 0], noise_std=NOISE, prior=cofem.Laplace(2))
+    assert post.status.converged
+    assert np.array_equal(post.mean[[3, 30]], [0, 0])
+
+
 def test_laplace_is_refused_for_rows() -> None:
     with pytest.raises(ValueError, match=r"prior=Laplace\(\) is for coefficients"):
         cofem.fit(

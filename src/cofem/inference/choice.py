@@ -13,20 +13,22 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cofem._arrays import average, squared_modulus
 from cofem.inference.analysis.choice import Broken, Candidate, candidates, judge, with_process
 from cofem.inference.analysis.method import AnalysisEM, pace_of
 from cofem.inference.analysis.problem import AnalysisProblem
 from cofem.inference.comparison import Compared, Comparison, standard_error
+from cofem.inference.judged import Judged, Stopped, together
 from cofem.inference.loop import Stage
 from cofem.inference.noise.learning import (
     FromTheFit,
     HeldOutParts,
     Learned,
     Plan,
+    choose_strategy,
     has_plenty,
     with_few_data,
 )
-from cofem.inference.prediction import Errors
 from cofem.inference.problem import Problem
 from cofem.inference.stages import Runner
 from cofem.operators import Operator
@@ -39,6 +41,8 @@ EXPONENTS, STRENGTHS = (0.25, 0.5, 1.0), (1.5, 2.0, 3.0)
 #: Thresholds that are tried where signals are weak, in standard errors; and the one that stronger priors then
 #: start from. On four weak problems (500 x 5000, seeds 100 to 103) 2 was best.
 THRESHOLDS, START = (1.5, 2.0, 2.5), 2.0
+#: Share of noise in the data's variance up to which signals are strong, and from which on they are weak.
+STRONG, WEAK = 0.01, 0.1
 #: Data below which every one of them is held out once, in this many parts.
 FEW_DATA, MANY_PARTS = 100, 10
 #: Standard errors below the best within which a prior is as good, where data are few.
@@ -50,92 +54,6 @@ MOST_PARTS = 2
 STARTS = (0.3, 1e-3, 1e-6)
 #: Data from which on a prior may be dropped early, and standard errors by which it must be worse.
 ENOUGH_TO_DROP, PLAINLY = 20, 3.0
-#: Shares of the posterior's spread that are tried for the variances of predictions, since those of
-#: coefficients on their way to zero are far too large; and noise variances, relative to what was found.
-SHARES, LEVELS = (0.0, 0.1, 0.3, 1.0), np.geomspace(0.25, 4.0, 17)
-
-
-class Stopped(Exception):
-    """A callback stopped the comparison, or a fit failed, which is then what `fault` says."""
-
-    def __init__(self, noise_var: float, fault: str = "") -> None:
-        super().__init__(fault or "a callback stopped it")
-        self.noise_var, self.fault = noise_var, fault
-
-
-class Judged(NamedTuple):
-    """A prior, and what each part of the data that was held out said.
-
-    Attributes
-    ----------
-    prior, label : Prior and str
-        The prior, and the same in words.
-    errors : list of Errors
-        Of each part, task by task.
-    noise : list of float
-        Noise variances that were found.
-    alphas : list of array
-        Precisions that the fits ended with, in the user's units.
-    known : bool
-        Whether the noise is known.
-    cost : tuple of two float
-        Applications and seconds.
-    dropped : bool
-        Whether it was plainly worse than another after some parts.
-    analysis : Operator or None
-        The analysis operator whose rows the prior is for.
-    penalty : float
-        What learning the operator from the same data has added to the log density of a datum.
-    """
-
-    prior: Prior
-    label: str
-    errors: list[Errors]
-    noise: list[float]
-    alphas: list
-    known: bool
-    cost: tuple[float, float]
-    dropped: bool = False
-    analysis: Operator | None = None
-    penalty: float = 0.0
-
-    @property
-    def noise_var(self) -> float:
-        """The noise variance that the parts agree on."""
-        return float(np.median(self.noise))
-
-    def densities(self, first: int | None = None) -> np.ndarray:
-        """Return the log density of each datum in the first parts, at the best share and noise for them."""
-        whole = joined(self.errors[:first])
-        levels = self.noise_var * (np.ones(1) if self.known else LEVELS)
-        tried = (scaled(whole, share).log_densities(level) for share in SHARES for level in levels)
-        return max(tried, key=lambda density: float(np.sum(density))) - self.penalty
-
-    @property
-    def outside(self) -> float:
-        """Share of the data outside of their 90 % intervals."""
-        count = sum(part.squares.size for part in self.errors)
-        return sum(part.outside(self.noise_var, 0.9) for part in self.errors) / count
-
-
-def joined(errors: list[Errors]) -> Errors:
-    """Return the errors of several parts in a row."""
-    squares = [part.squares.ravel() for part in errors]
-    spread = [np.broadcast_to(part.spread, part.squares.shape).ravel() for part in errors]
-    return replace(errors[0], squares=np.concatenate(squares), spread=np.concatenate(spread))
-
-
-def scaled(errors: Errors, share: float) -> Errors:
-    """Return errors with a share of the spread."""
-    return replace(errors, spread=share * errors.spread)
-
-
-def together(errors: list[Errors]) -> Errors:
-    """Return the errors of several tasks as those of one problem."""
-    if len(errors) == 1:
-        return errors[0]
-    squares, spread = (np.stack([getattr(one, name) for one in errors]) for name in ("squares", "spread"))
-    return replace(errors[0], squares=squares, spread=spread)
 
 
 class Jury:
@@ -162,10 +80,11 @@ class Jury:
         most = MANY_PARTS if self.few else 5
         self.held_out = HeldOutParts(most_parts=most, starts=STARTS, judged=True)
         self.problem, self.plan, self.runner, self.drops = problem, plan, runner, drops
-        parts = self.held_out.parts(problem.n_rows, runner.rng)
-        self.parts = parts[:MOST_PARTS] if drops and not self.few else parts
+        self.all_parts = self.held_out.parts(problem.n_rows, runner.rng)
+        self.parts = self.all_parts[:MOST_PARTS] if drops and not self.few else self.all_parts
         self.judged: list[Judged] = []
         self.gains: list[float] = []
+        self.power = average(squared_modulus(problem.y)) or 1.0
         self.with_analysis = with_analysis and isinstance(problem.y, np.ndarray)
         #: Dictionaries without the rows of each part, kept so that what is known of them is found once.
         self._dictionaries: dict[int, Dictionary] = {}
@@ -182,13 +101,35 @@ class Jury:
         start : Judged or None
             A prior that the fits start from.
         """
-        problem, number = replace(self.problem, prior=prior), len(self.judged) + 1
-        known = math.isfinite(problem.noise_var)
+        known = math.isfinite(self.problem.noise_var)
         found = Judged(prior, label or prior.label, [], [], [], known, (0.0, 0.0))
+        found = self._fit_parts(found, len(self.judged) + 1, start)
+        self._add(found)
+        return found
+
+    def judge_by_more(self, number: int) -> None:
+        """Go on with a prior that was judged, by the parts that it was not judged by."""
+        found = self._fit_parts(self.judged[number], number + 1, None)
+        self.judged[number] = found
+        self.gains = [float(np.mean(self._gain(judged, self.judged[0]))) for judged in self.judged]
+
+    def judge_rivals(self) -> None:
+        """Judge by all parts what the choice is between where signals are weak: the best, and a mode."""
+        rivals = {self.best, *self.modes[:2]}
+        in_analysis = self.judged[self.best].analysis is not None
+        if not (self.few or in_analysis) and len(rivals) > 1:
+            self.parts = self.all_parts
+            for number in sorted(rivals):
+                self.judge_by_more(number)
+
+    def _fit_parts(self, found: Judged, number: int, start: Judged | None) -> Judged:
+        """Fit the rest of the data for each part that is not in `found`, unless it is plainly worse."""
+        prior = found.prior
+        problem = replace(self.problem, prior=prior)
         alone = problem.y.ndim == 2 and not prior.joins_tasks
         tasks = [replace(problem, y=y) for y in problem.y] if alone else [problem]
         products, seconds = problem.phi.counter.products, 0.0
-        for part, rows in enumerate(self.parts):
+        for part, rows in list(enumerate(self.parts))[len(found.errors) :]:
             errors = []
             for task, one in enumerate(tasks):
                 place = part * len(tasks) + task
@@ -213,10 +154,12 @@ class Jury:
                 found = found._replace(dropped=part + 1 < len(self.parts))
                 break
         applications = (problem.phi.counter.products - products) / 2
-        found = found._replace(cost=(applications, seconds))
+        return found._replace(cost=(found.cost[0] + applications, found.cost[1] + seconds))
+
+    def _add(self, found: Judged) -> None:
+        """Note what was judged, and what it gains over the first one."""
         self.judged.append(found)
         self.gains.append(float(np.mean(self._gain(found, self.judged[0]))))
-        return found
 
     def judge_in_analysis(self, candidate: Candidate) -> None:
         """Judge an unknown that is not sparse itself, but what an operator makes of it, by the same parts.
@@ -236,7 +179,7 @@ class Jury:
                 raise Stopped(broken.noise_var) from broken
             return
         cost = (problem.phi.counter.products - products) / 2, time.perf_counter() - begin
-        self.judged.append(
+        self._add(
             Judged(
                 candidate.prior,
                 f"analysis by {candidate.label}",
@@ -249,7 +192,6 @@ class Jury:
                 penalty=candidate.n_parameters / problem.n_rows,
             )
         )
-        self.gains.append(float(np.mean(self._gain(self.judged[-1], self.judged[0]))))
 
     def _known_noise(self, found: Judged, part: int, task: int) -> float | None:
         """Return the noise variance to start from: the least that another prior has found for the part.
@@ -258,6 +200,8 @@ class Jury:
         """
         known = []
         for judged in self.judged:
+            if len(judged.errors) <= part:
+                continue
             fits = len(judged.noise) // len(judged.errors)  # for each part: one, or one for each task
             known += judged.noise[part * fits + task % fits :][:1]
         return min(known) if known else found.noise[-1] if found.noise else None
@@ -272,6 +216,11 @@ class Jury:
         return one.densities(shared) - other.densities(shared)
 
     @property
+    def share_of_noise(self) -> float:
+        """Share of noise in the variance of the data, by the prior that predicts best so far."""
+        return self.judged[self.best].noise_var / self.power
+
+    @property
     def best(self) -> int:
         """Number of the prior that gains most over the first one so far."""
         kept = [i for i, judged in enumerate(self.judged) if not judged.dropped]
@@ -279,17 +228,29 @@ class Jury:
 
     @property
     def chosen(self) -> int:
-        """Number of the prior to take: the best or, of few data, one that ties coefficients more.
+        """Number of the prior to take: the best or one that is nearly as good, and safer.
 
-        Of few data several priors are within two standard errors of the best, and the simplest is the safest.
+        Of few data several priors are within two standard errors of the best, and the one that ties
+        coefficients most is the safest. Of weak signals in many columns, a mode within one standard error of
+        the best is taken: it is the only one, where other fits end in one of many.
         """
         chosen = best = self.best
+        for i in () if self.few or self.judged[best].prior.of_mode else self.modes:
+            gain = self._gain(self.judged[i], self.judged[best])
+            if float(np.mean(gain)) > -standard_error(gain):
+                return i
         for i, judged in enumerate(self.judged):
             simpler = judged.prior.restraint > self.judged[chosen].prior.restraint
             if self.few and simpler and not judged.dropped:
                 gain = self._gain(judged, self.judged[best])
                 chosen = i if float(np.mean(gain)) > -AS_GOOD * standard_error(gain) else chosen
         return chosen
+
+    @property
+    def modes(self) -> list[int]:
+        """Numbers of the priors whose fits end at a mode, the best first."""
+        found = [i for i, judged in enumerate(self.judged) if judged.prior.of_mode and not judged.dropped]
+        return sorted(found, key=lambda i: -self.gains[i])
 
     def comparison(self) -> Comparison:
         """Return the table."""
@@ -320,6 +281,8 @@ class Jury:
 def search(jury: Jury, operator: Operator) -> None:
     """Judge the priors that make sense for a dictionary, each kind as long as it gains.
 
+    Sparser ones come first where signals are strong; if they gain, denser ones are out of the question.
+
     Parameters
     ----------
     jury : Jury
@@ -335,25 +298,36 @@ def search(jury: Jury, operator: Operator) -> None:
     def gained(last: float) -> bool:
         return not jury.judged[-1].dropped and jury.gains[-1] > last
 
+    def try_sparser(start: Prior, begun: Judged) -> None:
+        for strength in STRENGTHS:  # each starts from where the last one ended
+            begun = jury.judge(over_tasks(Sparser(strength, start)), start=begun)
+            if begun.dropped:
+                break
+
     start: Prior = Independent()
-    begun = jury.judge(over_tasks(start))
-    exponent = last = 0.0
-    for p in EXPONENTS:
-        jury.judge(over_tasks(Power(p)))
+    begun, exponent, last = jury.judge(over_tasks(start)), 0.0, 0.0
+    strong = jury.share_of_noise < STRONG
+    if strong:
+        try_sparser(start, begun)
+    for p in EXPONENTS if jury.best == 0 else ():
+        judged = jury.judge(over_tasks(Power(p)))
         if not gained(last):
             break
+        if not exponent:  # of weak signals the independent prior leaves little but noise to start from
+            start, begun = Power(p), judged
         last, exponent = jury.gains[-1], p
-    if not jury.judged[-1].dropped:  # else still denser signals are out of the question
-        jury.judge(over_tasks(Power(2)), "one precision for all")
-    if exponent:  # of weak signals the independent prior leaves little but noise to start from
-        for threshold in THRESHOLDS:
-            judged = jury.judge(over_tasks(Laplace(threshold)))
-            if threshold == START:
-                start, begun = Laplace(threshold), judged
-    for strength in STRENGTHS:  # each starts from where the last one ended
-        begun = jury.judge(over_tasks(Sparser(strength, start)), start=begun)
-        if begun.dropped:
-            break
+    if jury.best == 0 or exponent:
+        if not jury.judged[-1].dropped:  # else still denser signals are out of the question
+            jury.judge(over_tasks(Power(2)), "one precision for all")
+        if exponent and jury.share_of_noise > WEAK:
+            for threshold in THRESHOLDS:
+                judged = jury.judge(over_tasks(Laplace(threshold)))
+                if judged.dropped:
+                    break
+                if threshold == START:
+                    start, begun = Laplace(threshold), judged
+        if exponent or not strong:
+            try_sparser(start, begun)
     groups = operator.groups
     if groups is not None and 1 < np.unique(groups).size < operator.shape[1]:
         jury.judge(over_tasks(Block(groups)), "one precision for each natural group")
@@ -367,6 +341,8 @@ def search(jury: Jury, operator: Operator) -> None:
     elif shape is not None and max(shape) > 2 and jury.with_analysis:
         for candidate in with_process(jury.problem, candidates(shape, None, operator)):
             jury.judge_in_analysis(candidate)
+    if jury.modes and not joint:
+        jury.judge_rivals()
 
 
 class Chosen(NamedTuple):
@@ -406,6 +382,8 @@ def choose_prior(
     best, table = jury.judged[jury.chosen], jury.comparison()
     if has_plenty(problem) and not best.known:  # the fit learns the noise as it goes, as it would by itself
         return Chosen(best.prior, FromTheFit().learn(problem, plan, runner), table)
+    if best.prior == Independent() and not best.known:  # the fit is then the one without a choice
+        return Chosen(best.prior, choose_strategy(problem, plan.method).learn(problem, plan, runner), table)
     count = sum(rows.size for rows in jury.parts)
     turns = "" if len(jury.parts) == 1 else f", {len(jury.parts)} parts in turn"
     note = "" if best.known else f"the noise was learned from {count} data held out{turns}"

@@ -6,8 +6,11 @@ from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import ClassVar
 
-from cofem._arrays import Array, namespace
+from cofem._arrays import Array, namespace, number_like
 from cofem.priors.base import Prior, RowLayout, capped_inverse
+
+#: Squared norm of a column, relative to the largest one, below which it counts as this.
+ZERO = 1e-24
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,10 @@ class Laplace(Prior):
 
     def for_columns(self, energy: Array, noise_var: float) -> Laplace:
         """Return the prior for columns of these squared norms and data with this noise."""
-        return replace(self, resolution=namespace(energy).sqrt(energy / noise_var))
+        xp = namespace(energy)
+        # Columns of zeros must not divide zero by zero: what is zero stays so, whatever its penalty.
+        energy = xp.maximum(energy, number_like(energy, ZERO * (float(xp.max(energy)) or 1.0)))
+        return replace(self, resolution=xp.sqrt(energy / noise_var))
 
     def for_rows(self, layout: RowLayout) -> Laplace:
         """Refuse: what standard errors rows have is not known."""

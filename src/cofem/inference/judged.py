@@ -1,0 +1,99 @@
+"""A prior, and what data that were held out of fits said of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from cofem.inference.prediction import Errors
+from cofem.operators import Operator
+from cofem.priors import Prior
+
+#: Shares of the posterior's spread that are tried for the variances of predictions, since those of
+#: coefficients on their way to zero are far too large; and noise variances, relative to what was found.
+SHARES, LEVELS = (0.0, 0.1, 0.3, 1.0), np.geomspace(0.25, 4.0, 17)
+
+
+class Stopped(Exception):
+    """A callback stopped the comparison, or a fit failed, which is then what `fault` says."""
+
+    def __init__(self, noise_var: float, fault: str = "") -> None:
+        super().__init__(fault or "a callback stopped it")
+        self.noise_var, self.fault = noise_var, fault
+
+
+class Judged(NamedTuple):
+    """A prior, and what each part of the data that was held out said.
+
+    Attributes
+    ----------
+    prior, label : Prior and str
+        The prior, and the same in words.
+    errors : list of Errors
+        Of each part, task by task.
+    noise : list of float
+        Noise variances that were found.
+    alphas : list of array
+        Precisions that the fits ended with, in the user's units.
+    known : bool
+        Whether the noise is known.
+    cost : tuple of two float
+        Applications and seconds.
+    dropped : bool
+        Whether it was plainly worse than another after some parts.
+    analysis : Operator or None
+        The analysis operator whose rows the prior is for.
+    penalty : float
+        What learning the operator from the same data has added to the log density of a datum.
+    """
+
+    prior: Prior
+    label: str
+    errors: list[Errors]
+    noise: list[float]
+    alphas: list
+    known: bool
+    cost: tuple[float, float]
+    dropped: bool = False
+    analysis: Operator | None = None
+    penalty: float = 0.0
+
+    @property
+    def noise_var(self) -> float:
+        """The noise variance that the parts agree on."""
+        return float(np.median(self.noise))
+
+    def densities(self, first: int | None = None) -> np.ndarray:
+        """Return the log density of each datum in the first parts, at the best share and noise for them."""
+        whole = joined(self.errors[:first])
+        levels = self.noise_var * (np.ones(1) if self.known else LEVELS)
+        tried = (scaled(whole, share).log_densities(level) for share in SHARES for level in levels)
+        return max(tried, key=lambda density: float(np.sum(density))) - self.penalty
+
+    @property
+    def outside(self) -> float:
+        """Share of the data outside of their 90 % intervals."""
+        count = sum(part.squares.size for part in self.errors)
+        return sum(part.outside(self.noise_var, 0.9) for part in self.errors) / count
+
+
+def joined(errors: list[Errors]) -> Errors:
+    """Return the errors of several parts in a row."""
+    squares = [part.squares.ravel() for part in errors]
+    spread = [np.broadcast_to(part.spread, part.squares.shape).ravel() for part in errors]
+    return replace(errors[0], squares=np.concatenate(squares), spread=np.concatenate(spread))
+
+
+def scaled(errors: Errors, share: float) -> Errors:
+    """Return errors with a share of the spread."""
+    return replace(errors, spread=share * errors.spread)
+
+
+def together(errors: list[Errors]) -> Errors:
+    """Return the errors of several tasks as those of one problem."""
+    if len(errors) == 1:
+        return errors[0]
+    squares, spread = (np.stack([getattr(one, name) for one in errors]) for name in ("squares", "spread"))
+    return replace(errors[0], squares=squares, spread=spread)
