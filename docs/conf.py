@@ -30,6 +30,7 @@ exclude_patterns = ["_build", "_templates"]
 templates_path = ["_templates"]
 # `name` in a docstring is a link where there is such an object, and code where there is none.
 default_role = "py:obj"
+smartquotes = False  # `analysis="auto"` in the tables that scripts print is code
 
 myst_heading_anchors = 4
 

@@ -203,6 +203,6 @@ def test_colours_of_figures_stand_out_from_white() -> None:
 
 
 def test_own_styles_name_no_colours_but_white() -> None:
-    """Colours of text and grounds are those of the theme, whose contrast is its own; see CONTRIBUTING.md."""
+    """Colours of text and grounds are those of the theme, in its light and its dark form."""
     style = (ROOT / "docs/_static/site.css").read_text()
     assert set(re.findall(r"#[0-9a-fA-F]{3,8}\b|\brgba?\(|\bhsl", style)) == {"#fff"}
