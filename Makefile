@@ -22,6 +22,9 @@ test-all: $(VENV)/.installed-test
 	COFEM_REQUIRE_ALL=1 $(MAKE) test
 	# scikit-learn's checks of array libraries ask for this; SciPy reads it when it is imported.
 	SCIPY_ARRAY_API=1 $(BIN)/pytest -q tests/test_estimators.py -k array_api
+	# Wheel and sdist, and the example of README.md with the wheel in an empty environment.
+	$(BIN)/pip install --quiet --disable-pip-version-check build
+	$(BIN)/python tests/release.py --wheel
 
 # The site, in docs/_build/html; it runs the examples, and a warning is an error. `make test` builds it without running them.
 docs: $(VENV)/.installed-docs

@@ -30,6 +30,7 @@ exclude_patterns = ["_build", "_templates"]
 templates_path = ["_templates"]
 # `name` in a docstring is a link where there is such an object, and code where there is none.
 default_role = "py:obj"
+smartquotes = False  # `analysis="auto"` in the tables that scripts print is code
 
 myst_heading_anchors = 4
 
@@ -42,11 +43,12 @@ numpydoc_class_members_toctree = False
 sphinx_gallery_conf = {
     "examples_dirs": str(ROOT / "examples"),
     "gallery_dirs": "gallery",
-    "filename_pattern": site_gallery.EXECUTED,
+    "filename_pattern": r"\.py",  # all are run
     "ignore_pattern": r"_common\.py",
     "reset_argv": site_gallery.Arguments(),
     "image_scrapers": (site_gallery.SavedFigures(),),
-    "within_subsection_order": "FileNameSortKey",
+    "within_subsection_order": "site_gallery.AsInReadme",
+    "show_signature": False,
     "remove_config_comments": True,
     "show_memory": False,
     "write_computation_times": False,
@@ -75,5 +77,6 @@ html_theme_options = {
 def setup(app: object) -> None:
     """Have pages that live elsewhere in the repository stand in the site, and links lead to them."""
     app.connect("source-read", site_pages.read)
+    app.connect("source-read", site_gallery.read)
     app.connect("autodoc-skip-member", site_pages.skip_member)
     app.connect("autodoc-process-docstring", site_pages.link_pages)

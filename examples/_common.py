@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.figure import Figure
 from PIL import Image
 from threadpoolctl import threadpool_limits
 
-# Okabe and Ito's colours, which people with any kind of colour vision tell apart.
-BLUE, ORANGE, GREEN, RED, PURPLE = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7"
+# Okabe and Ito's colours, which people with any kind of colour vision tell apart; orange is darker than
+# theirs, so that each has a contrast of 3 and more on white.
+BLUE, ORANGE, GREEN, RED, PURPLE = "#0072B2", "#C27F00", "#009E73", "#D55E00", "#CC79A7"
 
 
 def start(description: str | None) -> Path:
@@ -40,6 +42,23 @@ def start_with_seeds(description: str | None) -> tuple[Path, range]:
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds, from 0 (%(default)s)")
     arguments = _start(parser)
     return arguments.out, range(arguments.seeds)
+
+
+def start_with_kinds(description: str | None, kinds: tuple[str, ...]) -> tuple[Path, range, list[str]]:
+    """Do as `start_with_seeds`, with the option ``--kinds``; return also the kinds of data to run."""
+    parser = _parser(description)
+    parser.add_argument("--seeds", type=int, default=1, help="number of seeds, from 0 (%(default)s)")
+    parser.add_argument("--kinds", nargs="+", choices=kinds, default=list(kinds), help="of data (all)")
+    arguments = _start(parser)
+    return arguments.out, range(arguments.seeds), arguments.kinds
+
+
+def start_on_cluster(description: str | None) -> tuple[Path, str | None]:
+    """Do as `start`, with the option ``--scheduler``; return the folder and the address, if there is one."""
+    parser = _parser(description)
+    parser.add_argument("--scheduler", help="address of a scheduler; by default a cluster is started here")
+    arguments = _start(parser)
+    return arguments.out, arguments.scheduler
 
 
 def _parser(description: str | None) -> argparse.ArgumentParser:
@@ -137,9 +156,9 @@ class Scores:
         rows = []
         for method, scores in self.found.items():
             errors, seconds, once, held = (np.array(column) for column in zip(*scores, strict=True))
-            shares = (
-                "" if np.isnan(held).any() else f"{held.mean():.0%} ({held.min():.0%} to {held.max():.0%})"
-            )
+            shares = "" if np.isnan(held).any() else f"{held.mean():.0%}"
+            if shares and held.size > 1:
+                shares += f" ({held.min():.0%} to {held.max():.0%})"
             times = [f"{np.mean(time):.{1 if np.mean(time) > 0.1 else 2}f}" for time in (seconds, once)]
             rows.append((method, self._spread(errors), *times, shares))
         print()
@@ -165,6 +184,7 @@ def table(header: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
 
 def save(figure: Any, path: Path, dpi: int) -> None:
     """Write a figure as a PNG of 256 colours, to keep the file small, and tell where it is."""
+    path.parent.mkdir(exist_ok=True)
     buffer = io.BytesIO()
     figure.savefig(buffer, dpi=dpi)
     with Image.open(buffer) as image:
@@ -172,3 +192,31 @@ def save(figure: Any, path: Path, dpi: int) -> None:
             256, Image.Quantize.MAXCOVERAGE, kmeans=2, dither=Image.Dither.NONE
         ).save(path, optimize=True)
     print(f"\nFigure: {path} ({path.stat().st_size / 1000:.0f} kB)")
+
+
+def save_pictures(
+    pictures: Iterable[np.ndarray], path: Path, colours: tuple[str, str] = ("gray", "magma")
+) -> None:
+    """Write two pictures side by side, without words, for the gallery."""
+    figure = Figure(figsize=(4, 2.8))
+    for k, (picture, colour) in enumerate(zip(pictures, colours, strict=True)):
+        width = picture.shape[1]  # a half of the card is higher than it is wide
+        axes = figure.add_axes((0.5 * k, 0, 0.5, 1))
+        axes.imshow(picture[:, round(0.05 * width) : round(0.77 * width)], cmap=colour, vmin=0, aspect="auto")
+        axes.set_axis_off()
+    save(figure, path, dpi=100)
+
+
+def save_curves(axes: Any, path: Path, **limits: tuple[float, float]) -> None:
+    """Write what one of the axes of a figure shows, without words, for the gallery. All else is lost."""
+    figure = axes.figure
+    for other in figure.axes:
+        other.set_visible(other is axes)
+    if axes.get_legend() is not None:
+        axes.get_legend().remove()
+    figure.set_layout_engine("none")
+    figure.set_size_inches(4, 2.8)
+    axes.set_position((0.02, 0.03, 0.96, 0.94))
+    axes.set(title="", **limits)
+    axes.set_axis_off()
+    save(figure, path, dpi=100)

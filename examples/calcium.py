@@ -18,10 +18,12 @@ reported is above a threshold, tuned with the truth for the other tool and the s
 cofem.
 """
 
+# sphinx_gallery_thumbnail_path = '../examples/figures/thumbnails/calcium.png'
+
 from __future__ import annotations
 
 import numpy as np
-from _common import BLUE, GREEN, ORANGE, Scores, nrmse, save, start_with_seeds, table, timed
+from _common import BLUE, GREEN, ORANGE, Scores, nrmse, save, save_curves, start_with_seeds, table, timed
 from matplotlib import pyplot as plt
 
 import cofem
@@ -161,6 +163,7 @@ def main() -> None:
     axes[1].legend(ncols=4, fontsize=8)
     axes[1].set_xlabel("sample")
     save(figure, out / "calcium.png", dpi=72)
+    save_curves(axes[1], out / "thumbnails/calcium.png", xlim=(0, 130))
 
 
 if __name__ == "__main__":

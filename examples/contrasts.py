@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import numpy as np
 import pylops
-from _common import Scores, nrmse, save, start_with_seeds, timed
+from _common import Scores, nrmse, save, save_pictures, start_with_seeds, timed
 from mri import draw_mask, load_image
 from scipy.sparse.linalg import aslinearoperator
 
@@ -106,6 +106,8 @@ def main() -> None:
     display = ImageDisplay(panels).plot()
     display.figure_.suptitle("Three contrasts from 30 % of their Fourier coefficients each")
     save(display.figure_, out / "contrasts.png", dpi=60)
+    alone, together = list(panels.values())[5::3]  # the third contrast
+    save_pictures((alone, together), out / "thumbnails/contrasts.png", ("gray", "gray"))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ Needs: scikit-image.
 from __future__ import annotations
 
 import numpy as np
-from _common import Scores, nrmse, save, start_with_seeds, timed
+from _common import Scores, nrmse, save, save_pictures, start_with_seeds, timed
 from skimage import color, data, restoration
 
 import cofem
@@ -109,6 +109,7 @@ def main() -> None:
     scores.table("NRMSE")
     display = ImageDisplay(panels).plot()
     save(display.figure_, out / "deconvolution.png", dpi=64)
+    save_pictures(list(panels.values())[-2:], out / "thumbnails/deconvolution.png")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import numpy as np
 import pywt
-from _common import Scores, save, start_with_seeds, timed
+from _common import Scores, save, save_pictures, start_with_seeds, timed
 from skimage.restoration import denoise_tv_chambolle, inpaint_biharmonic
 
 import cofem
@@ -85,6 +85,10 @@ def main() -> None:
         scores.table(f"PSNR of the unseen in dB, noise {noise_std:.0%}")
     display = ImageDisplay(panels[0]).plot()
     save(display.figure_, out / "inpainting.png", dpi=72)
+    save_pictures(list(panels[0].values())[-2:], out / "thumbnails/inpainting.png")
+    titles = list(panels[0])
+    row = {title: panels[0][title] for title in (titles[1], *titles[-2:])}  # input, cofem, standard deviation
+    save(ImageDisplay(row).plot().figure_, out / "thumbnails/inpainting-row.png", dpi=72)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import pylops
 import sigpy.mri
-from _common import Scores, nrmse, save, start_with_seeds, timed
+from _common import Scores, nrmse, save, save_pictures, start_with_seeds, timed
 from matplotlib import cbook
 from scipy.sparse.linalg import aslinearoperator
 
@@ -156,6 +156,7 @@ def main() -> None:
     display = ImageDisplay(panels).plot()
     display.figure_.suptitle(f"{SIZE} x {SIZE} pixels from {SHARE:.0%} of k-space, noise {NOISE_STD}")
     save(display.figure_, out / "mri.png", dpi=72)
+    save_pictures(list(panels.values())[-2:], out / "thumbnails/mri.png")
 
 
 if __name__ == "__main__":

@@ -14,12 +14,14 @@ default prior, with the one that suits the kind, and with ``prior="auto"``, whic
 holds out. It learns the noise each time.
 """
 
+# sphinx_gallery_thumbnail_path = '../examples/figures/thumbnails/priors.png'
+
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from _common import BLUE, Scores, nrmse, save, start_with_seeds, timed
+from _common import BLUE, Scores, nrmse, save, save_curves, start_with_seeds, timed
 from matplotlib.figure import Figure
 from sklearn.linear_model import LassoCV
 
@@ -119,6 +121,7 @@ def main() -> None:
         ax.axhline(0, color="0.3", lw=0.5)
         ax.set_title(f"{kind}: {KINDS[kind][0]}", fontsize=10)
     save(figure, out / "priors.png", dpi=80)
+    save_curves(figure.axes[3], out / "thumbnails/priors.png")
 
 
 if __name__ == "__main__":

@@ -15,12 +15,14 @@ were lost, which no user has) and `spgl1` (given the noise that cofem learned), 
 Needs: pylops, spgl1.
 """
 
+# sphinx_gallery_thumbnail_path = '../examples/figures/thumbnails/pylops_dictionary.png'
+
 from __future__ import annotations
 
 import numpy as np
 import pylops
 import pywt
-from _common import BLUE, nrmse, save, start, table, timed
+from _common import BLUE, nrmse, save, save_curves, start, table, timed
 from matplotlib.figure import Figure
 from pylops.optimization import sparsity
 
@@ -94,6 +96,7 @@ def main() -> None:
     ax.legend(frameon=False, ncols=4, loc="lower left")
     ax.set_ylim(-4, 4)
     save(figure, out / "pylops_dictionary.png", dpi=90)
+    save_curves(ax, out / "thumbnails/pylops_dictionary.png", xlim=(1985, 1997))
 
 
 if __name__ == "__main__":

@@ -20,13 +20,15 @@ about it was chosen with these series in sight.
 Needs: statsmodels.
 """
 
+# sphinx_gallery_thumbnail_path = '../examples/figures/thumbnails/series.png'
+
 from __future__ import annotations
 
 import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
-from _common import BLUE, ORANGE, Scores, rmse, save, start_with_seeds, timed
+from _common import BLUE, ORANGE, Scores, rmse, save, save_curves, start_with_seeds, timed
 from matplotlib import pyplot as plt
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -171,6 +173,7 @@ def main() -> None:
         scores.table(f"RMSE of the missing, {name}")
     axes[0].legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1))
     save(figure, out / "series.png", dpi=72)
+    save_curves(axes[0], out / "thumbnails/series.png")
 
 
 if __name__ == "__main__":

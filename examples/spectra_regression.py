@@ -20,6 +20,8 @@ has its prior chosen by samples that are held out.
 Needs: chemotools (for its data; pandas is not needed).
 """
 
+# sphinx_gallery_thumbnail_path = '../examples/figures/thumbnails/spectra_regression.png'
+
 from __future__ import annotations
 
 import warnings
@@ -29,7 +31,7 @@ from typing import Any
 
 import chemotools.datasets
 import numpy as np
-from _common import BLUE, GREEN, ORANGE, RED, rmse, save, start, table, timed
+from _common import BLUE, GREEN, ORANGE, RED, rmse, save, save_curves, start, table, timed
 from matplotlib.figure import Figure
 from scipy.signal import savgol_filter
 from sklearn.cross_decomposition import PLSRegression
@@ -199,6 +201,7 @@ def main() -> None:
     right.set(xlabel="time in hours", ylabel="glucose in g/l", title="On-line prediction", ylim=(-60, 130))
     right.legend(frameon=False, ncols=2)
     save(figure, out / "spectra_regression.png", dpi=90)
+    save_curves(right, out / "thumbnails/spectra_regression.png", ylim=(-20, 90))
 
 
 if __name__ == "__main__":

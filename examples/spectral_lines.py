@@ -18,17 +18,24 @@ The dictionary holds decaying exponentials: 512 frequencies, each with 5 decay t
 Needs: hlsvdpropy, spgl1, setuptools < 81 (hlsvdpropy imports pkg_resources).
 """
 
+# sphinx_gallery_thumbnail_path = '../examples/figures/thumbnails/spectral_lines.png'
+
 from __future__ import annotations
 
-import hlsvdpropy
+import warnings
+
 import numpy as np
 import spgl1
-from _common import BLUE, GREEN, ORANGE, nrmse, save, start, table, timed
+from _common import BLUE, GREEN, ORANGE, nrmse, save, save_curves, start, table, timed
 from matplotlib.figure import Figure
 from scipy.sparse.linalg import aslinearoperator
 
 import cofem
 from cofem.operators import FFT, Diagonal, Mask, hstack
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # pkg_resources, which it imports, is deprecated
+    import hlsvdpropy
 
 LENGTH, SEEN, DWELL = 512, 128, 0.256e-3
 DECAY_TIMES = (0.02, 0.05, 0.1, 0.2, 0.4)
@@ -129,6 +136,7 @@ def main() -> None:
     right.set(xlabel="frequency in Hz", ylabel="magnitude", title="Spectrum")
     right.legend(frameon=False)
     save(figure, out / "spectral_lines.png", dpi=100)
+    save_curves(right, out / "thumbnails/spectral_lines.png")
 
 
 if __name__ == "__main__":

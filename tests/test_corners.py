@@ -289,6 +289,18 @@ def test_a_panel_of_uncertainty_alone_is_drawn() -> None:
     assert [ax.get_title() for ax in display.ax_] == ["standard deviation"]
 
 
+def test_many_panels_are_drawn_in_rows() -> None:
+    def rows(count: int) -> list[int]:
+        panels = {f"{i}": np.eye(3) for i in range(count - 1)} | {"of both, standard deviation": np.eye(3)}
+        display = plotting.ImageDisplay(panels).plot()
+        assert display.ax_[-1].images[0].get_cmap().name == "magma"
+        grid = [ax.get_subplotspec() for ax in display.ax_]
+        assert len(grid) == count
+        return [sum(place.rowspan.start == row for place in grid) for row in range(grid[-1].rowspan.stop)]
+
+    assert [rows(count) for count in (3, 4, 5, 9)] == [[3], [2, 2], [3, 2], [3, 3, 3]]
+
+
 def test_saving_what_was_not_drawn_says_so(tmp_path: Path) -> None:
     display = plotting.RecoveryDisplay(np.ones(2), np.ones(2))
     with pytest.raises(RuntimeError, match="call plot"):

@@ -9,8 +9,12 @@ import subprocess
 import sys
 import tomllib
 from html.parser import HTMLParser
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from urllib.parse import unquote
+
+import pytest
 
 import cofem
 from cofem import operators, plotting
@@ -45,7 +49,7 @@ class Page(HTMLParser):
 
 def build(folder: Path) -> Path:
     """Build the site without running its examples; a warning is an error."""
-    made = shutil.ignore_patterns("_build", "api", "gallery", "__pycache__", "*.csv", "*.svg")
+    made = shutil.ignore_patterns("_build", "api", "gallery", "__pycache__", "*.csv")
     for part in PARTS:
         if (ROOT / part).is_dir():
             shutil.copytree(ROOT / part, folder / part, ignore=made)
@@ -138,3 +142,71 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert {project["version"], cited} == {cofem.__version__}
     headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert cofem.__version__ in headings
+
+
+def docs_module(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Import one of the modules beside the pages."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    return import_module(name)
+
+
+def test_what_scripts_print_in_markdown_becomes_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    head = ".. rst-class:: sphx-glr-script-out\n\n .. code-block:: none\n\n"
+    printed = [
+        "",
+        "Seed 0",
+        "| a_b | c |",
+        "| --- | - |",
+        "| 1   |   |",
+        "",
+        "Figure: /somewhere/a.png (1 kB)",
+    ]
+    page = head + "".join(f"    {line}\n" if line else "\n" for line in printed) + "\n\nend\n"
+    rows = ".. list-table::\n   :header-rows: 1\n\n   * - a\\_b\n     - c\n   * - 1\n     -\n\n"
+    found = docs_module("site_gallery", monkeypatch).with_tables(page)
+    assert found == f"{head}    Seed 0\n\n{rows}\nend\n"
+
+
+def test_pages_of_the_gallery_come_as_in_the_readme(monkeypatch: pytest.MonkeyPatch) -> None:
+    order = docs_module("site_gallery", monkeypatch).AsInReadme("")
+    scripts = [path.name for path in (ROOT / "examples").glob("[a-z]*.py")]
+    assert sorted(scripts, key=order)[:2] == ["mri.py", "inpainting.py"]
+
+
+def test_the_pictures_of_priors_are_those_of_their_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    pictures = docs_module("prior_pictures", monkeypatch)
+    found = {path.stem: path.read_text() for path in pictures.FOLDER.glob("*.svg")}
+    assert found == {name: pictures.draw(parts) for name, parts in pictures.signals().items()}
+
+
+def contrast(colour: str, ground: str) -> float:
+    """Return the contrast of two colours, ``#rrggbb``, as WCAG 2 defines it."""
+
+    def luminance(text: str) -> float:
+        parts = [int(text[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    dark, light = sorted(map(luminance, (colour, ground)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_colours_of_figures_stand_out_from_white() -> None:
+    """WCAG AA asks for 3:1 in graphics, and 4.5:1 in text: figures have text in black alone."""
+    assert round(contrast("#000000", "#ffffff")) == 21
+    files = ["src/cofem/plotting.py", "src/cofem/experiments/study/plot.py", "examples/_common.py"]
+    lines = [
+        line for file in (*files, "docs/prior_pictures.py") for line in (ROOT / file).read_text().splitlines()
+    ]
+    palettes = [line for line in lines if re.match(r"[A-Z, ]+ = .*#", line)]
+    colours = {colour for line in palettes for colour in re.findall(r"#[0-9A-Fa-f]{6}", line)}
+    assert len(palettes) == 4
+    assert {
+        colour: contrast(colour, "#ffffff") for colour in colours if contrast(colour, "#ffffff") < 3
+    } == {}
+
+
+def test_own_styles_name_no_colours_but_white() -> None:
+    """Colours of text and grounds are those of the theme, in its light and its dark form."""
+    style = (ROOT / "docs/_static/site.css").read_text()
+    assert set(re.findall(r"#[0-9a-fA-F]{3,8}\b|\brgba?\(|\bhsl", style)) == {"#fff"}

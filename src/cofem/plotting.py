@@ -6,6 +6,7 @@ Each display takes an ``ax`` to draw into, or makes a figure of its own, and kee
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, field
 from typing import Any
@@ -331,7 +332,7 @@ class ImageDisplay(_Display):
     Parameters
     ----------
     panels : dict of str to ndarray
-        Images by title; the one titled `UNCERTAINTY` has a colour scale of its own.
+        Images by title; those whose titles end in `UNCERTAINTY` have colour scales of their own.
 
     Examples
     --------
@@ -408,7 +409,8 @@ class ImageDisplay(_Display):
         Parameters
         ----------
         ax : sequence of matplotlib axes, optional
-            One for each panel; a figure of its own by default.
+            One for each panel; by default a figure of its own, with up to three in a row, four in two rows,
+            and so on.
 
         Examples
         --------
@@ -419,20 +421,31 @@ class ImageDisplay(_Display):
         >>> [tuple(map(float, ax.images[0].get_clim())) for ax in axes]  # one scale of grey for all
         [(0.0, 1.0), (0.0, 1.0)]
         """
+        spare = None
         if ax is None:
             from matplotlib.figure import Figure
 
-            figure = Figure(figsize=(3.6 * len(self.panels), 3.9), layout="constrained")
-            ax = np.atleast_1d(figure.subplots(1, len(self.panels)))
+            count = len(self.panels)
+            columns = count if count < 4 else math.isqrt(count - 1) + 1
+            rows = -(-count // columns)
+            figure = Figure(figsize=(3.6 * columns, 3.9 * rows), layout="constrained")
+            places = np.ravel(figure.subplots(rows, columns))
+            for unused in places[count:]:
+                unused.set_axis_off()
+                spare = places[count]
+            ax = places[:count]
         self.ax_ = np.atleast_1d(ax)
         self.figure_ = self.ax_[0].figure
-        grey = [image for title, image in self.panels.items() if title != self.UNCERTAINTY]
+        grey = [image for title, image in self.panels.items() if not title.endswith(self.UNCERTAINTY)]
         low = min(map(np.nanmin, grey), default=0.0)
         high = max(map(np.nanmax, grey), default=1.0)
         for axes, (title, image) in zip(self.ax_, self.panels.items(), strict=True):
-            if title == self.UNCERTAINTY:
+            if title.endswith(self.UNCERTAINTY):
                 shown = axes.imshow(image, cmap="magma", vmin=0)
-                self.figure_.colorbar(shown, ax=axes, shrink=0.75)
+                if spare is not None and axes is self.ax_[-1]:  # or the column of this panel would be wider
+                    self.figure_.colorbar(shown, cax=spare.inset_axes((0.02, 0.125, 0.06, 0.75)))
+                else:
+                    self.figure_.colorbar(shown, ax=axes, shrink=0.75)
             else:
                 axes.set_facecolor("#202020")
                 axes.imshow(image, cmap="gray", vmin=low, vmax=high, interpolation="nearest")

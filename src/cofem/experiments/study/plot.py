@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# Okabe and Ito's colours, which people with any kind of colour vision tell apart.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# Okabe and Ito's colours, which people with any kind of colour vision tell apart; orange is darker and violet
+# takes the place of light blue, so that each has a contrast of 3 and more on white.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#C27F00", "#5D3A9B", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
