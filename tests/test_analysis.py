@@ -809,7 +809,7 @@ def test_any_array_library(monkeypatch: pytest.MonkeyPatch) -> None:
             found = getattr(ours, name)
             assert found.device == device
             np.testing.assert_allclose(to_numpy(found), getattr(wanted, name), rtol=2e-3, atol=1e-5)
-    # Five parts are held out in turn, each for 45 steps, in a library that takes a millisecond for a sum.
+    # The noise is learned on parts in turn, some 200 steps in all unless they are few; the library is slow.
     monkeypatch.setattr(AnalysisEM, "default_max_iter", 10)
     learned = cofem.fit(Phi, there, analysis=Gradient((6, 6)), method=LOOSE, rng=0, max_iter=4, tol=0)
     assert np.isfinite(to_numpy(learned.mean)).all()
