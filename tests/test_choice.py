@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -129,12 +130,20 @@ def test_a_method_that_is_named_keeps_to_its_form() -> None:
     assert all(row.analysis is None for row in table.rows)
 
 
-@pytest.mark.parametrize("stage", ["the last choice", "fit"])
-def test_an_auto_fit_in_analysis_form_goes_on_to_the_same_result(tmp_path, stage: str) -> None:
+@cache
+def whole_in_analysis_form() -> tuple[cofem.Posterior, list[str]]:
+    """Return the fit that those which were broken off are compared with, and the stages of its steps."""
     Phi, y, _ = series()
     stages: list[str] = []
     same = dict(rng=5, prior="auto", noise_std=0.05)
-    whole = cofem.fit(Phi, y, callback=lambda snapshot: stages.append(snapshot.stage), **same)
+    return cofem.fit(Phi, y, callback=lambda snapshot: stages.append(snapshot.stage), **same), stages
+
+
+@pytest.mark.parametrize("stage", ["the last choice", "fit"])
+def test_an_auto_fit_in_analysis_form_goes_on_to_the_same_result(tmp_path, stage: str) -> None:
+    Phi, y, _ = series()
+    same = dict(rng=5, prior="auto", noise_std=0.05)
+    whole, stages = whole_in_analysis_form()
     assert whole.analysis is not None
     last = next(name for name in reversed(stages) if name.startswith("choice") and "/" not in name)
     path = tmp_path / "auto.npz"
@@ -194,10 +203,22 @@ def breaks_at(number: int):
     return callback
 
 
+@cache
+def whole_comparison() -> cofem.Comparison:
+    Phi, y, _ = make(n=30, d=40)
+    return cofem.compare(Phi, y, rng=5)
+
+
+@cache
+def whole_auto_fit() -> cofem.Posterior:
+    Phi, y, _ = make(n=30, d=40)
+    return cofem.fit(Phi, y, prior="auto", rng=5)
+
+
 @pytest.mark.parametrize("number", [3, 130])
 def test_a_comparison_that_was_broken_off_goes_on_to_the_same_table(tmp_path, number: int) -> None:
     Phi, y, _ = make(n=30, d=40)
-    whole = cofem.compare(Phi, y, rng=5)
+    whole = whole_comparison()
     path = tmp_path / "compare.npz"
     arguments = dict(rng=5, checkpoint=path, checkpoint_every="40 steps")
     with pytest.raises(Break):
@@ -208,7 +229,7 @@ def test_a_comparison_that_was_broken_off_goes_on_to_the_same_table(tmp_path, nu
 @pytest.mark.parametrize("number", [3, 130])
 def test_an_auto_fit_that_was_broken_off_goes_on_to_the_same_result(tmp_path, number: int) -> None:
     Phi, y, _ = make(n=30, d=40)
-    whole = cofem.fit(Phi, y, prior="auto", rng=5)
+    whole = whole_auto_fit()
     path = tmp_path / "auto.npz"
     arguments = dict(rng=5, checkpoint=path, checkpoint_every="40 steps", prior="auto")
     with pytest.raises(Break):

@@ -171,7 +171,7 @@ def test_a_mean_that_crawls_is_not_called_converged(monkeypatch):
 
 
 def test_tasks_and_complex_data():
-    case = complex_case(D=4096)
+    case = complex_case(D=2048)
     tasks = np.stack([case.y, 2j * case.y], axis=1)
     settings = dict(noise_std=case.noise_std, prior=cofem.MultiTask(), rng=0, max_iter=20, tol=0.0)
     swept, solved = (

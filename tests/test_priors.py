@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import re
 
 import numpy as np
@@ -794,11 +795,21 @@ def test_data_of_the_wrong_length_are_named_as_they_were_given() -> None:
         cofem.fit(np.eye(4), np.ones((3, 5)))
 
 
-def test_the_log_of_a_step_can_be_read(caplog) -> None:
+def test_the_log_of_a_step_can_be_read(monkeypatch) -> None:
     Phi = np.random.default_rng(0).standard_normal((20, 40))
-    with caplog.at_level("DEBUG", logger="cofem"):
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler(logging.DEBUG)
+    handler.emit = records.append
+    # The root's handlers are asked, as pytest's own were: what cofem logs must reach them.
+    root, logger = logging.getLogger(), logging.getLogger("cofem")
+    monkeypatch.setattr(root, "handlers", [*root.handlers, handler])
+    level = logger.level
+    logger.setLevel(logging.DEBUG)
+    try:
         cofem.fit(Phi, Phi[:, 3], noise_std=0.1, method="cofem", max_iter=2, rng=0)
-    lines = [record.getMessage() for record in caplog.records if record.levelname == "DEBUG"]
+    finally:
+        logger.setLevel(level)
+    lines = [record.getMessage() for record in records if record.levelname == "DEBUG"]
     assert len(lines) == 2
     pattern = (
         r"cofem: fit, step 2: change [\d.e-]+, noise_std 0\.1, \d+ applications, \d+ CG steps; variances.*"

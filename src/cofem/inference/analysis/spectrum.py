@@ -22,8 +22,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from scipy import linalg, optimize
-from scipy.signal import fftconvolve
+from scipy import linalg
 
 #: Nats that a further bump must gain.
 PLAIN_GAIN = 8.0
@@ -301,6 +300,8 @@ class _Model:
 
     def optimised(self, start: np.ndarray, steps: int) -> tuple[np.ndarray, float]:
         """Return better parameters and their log evidence."""
+        from scipy import optimize  # as in `_smoothed`: other fits need not wait for it
+
         bounds = self._bounds(start)
         low, high = np.array(bounds).T
         options = {"maxiter": steps, "maxcor": 20, "ftol": 1e-7}
@@ -384,6 +385,8 @@ def _apart(one: Bump, other: Bump) -> bool:
 
 def _smoothed(x: np.ndarray, width: float) -> np.ndarray:
     """Return means over neighbouring frequencies, weighted by a Gaussian; the spectrum goes on mirrored."""
+    from scipy.signal import fftconvolve  # it brings scipy.stats: a third of the import for a first fit
+
     reach = int(3 * width) + 1
     window = np.exp(-0.5 * (np.arange(-reach, reach + 1) / width) ** 2)
     mirrored = np.pad(x, reach, mode="reflect" if reach < x.size else "symmetric")
