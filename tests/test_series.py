@@ -150,8 +150,8 @@ def test_white_parts_of_the_spectrum_count_as_noise() -> None:
 
 
 def test_long_series_are_learned_in_windows() -> None:
-    u, seen, y = season(1100, 0)  # 712 data: more than are modelled jointly
-    post = cofem.fit(Mask(seen), y, analysis=1100, rng=0)
+    u, seen, y = season(1500, 0)
+    post = cofem.fit(Mask(seen), y, analysis=1500, rng=0)
     assert "spectrum was learned" in str(post.status)
     assert post.analysis is not None
     assert post.analysis.sparse_matrix() is not None
