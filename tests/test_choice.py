@@ -306,7 +306,7 @@ def test_the_independent_prior_has_the_noise_of_a_fit_without_a_choice(monkeypat
     case = problems.dense(1024, f=5, seed=541)
     monkeypatch.setattr(choice, "search", lambda jury, operator: jury.judge(cofem.Independent()))
     usual, chosen = (cofem.fit(case.Phi, case.y, rng=0, prior=prior) for prior in (None, "auto"))
-    assert "5 parts in turn" in chosen.status.message
+    assert "5 parts in turn" in str(chosen.status)
     assert chosen.noise_std == pytest.approx(usual.noise_std, rel=0.3)
 
 
