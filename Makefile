@@ -14,7 +14,7 @@ test: $(VENV)/.installed-test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	# Two workers share the cores; threads of BLAS in each would only wait for each other.
-	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --cov --cov-report=term
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal --cov --cov-report=term
 
 # The same with PyTorch, pandas, PySINDy and MNE, whose tests `make test` skips where they are missing; none may be skipped.
 test-all: $(VENV)/.installed-test
