@@ -319,7 +319,8 @@ def search(jury: Jury, operator: Operator) -> None:
     if jury.best == 0 or exponent:
         if not jury.judged[-1].dropped:  # else still denser signals are out of the question
             jury.judge(over_tasks(Power(2)), "one precision for all")
-        if exponent and jury.share_of_noise > WEAK:
+        wide = jury.problem.n_columns > jury.problem.n_rows
+        if exponent and wide and jury.share_of_noise > WEAK:
             for threshold in THRESHOLDS:
                 judged = jury.judge(over_tasks(Laplace(threshold)))
                 if judged.dropped:
