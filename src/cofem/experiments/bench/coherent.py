@@ -53,8 +53,8 @@ class Coherent(Study):
         "is what it was then. *Variances* is the error that the gate's own checks found, averaged over those "
         "of the estimator it ended with. Intervals of 90 %: of the coefficients that are not zero, and of "
         "data taken once more with new noise. The ratio of errors is the median of those of each problem "
-        "that exact EM was run on; beside it that of the medians, which are of different problems where errors "
-        "spread (0.5 to 19 % on the wider blur)."
+        "that exact EM was run on; beside it that of the medians, which are of different problems where "
+        "errors spread (0.5 to 19 % on the wider blur)."
     )
     setting_columns = ("kind", "D")
     figures = ("variance_error", "ran_out", "nonzero", "new_data", "noise_ratio")
