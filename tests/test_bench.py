@@ -344,7 +344,8 @@ def test_a_reference_run_that_never_passes_the_target_is_skipped() -> None:
 
 
 def test_every_product_is_timed_once_and_the_operators_are_left_as_they_were():
-    methods = [vars(Operator)[name] for name in ("forward", "adjoint", "gram")]
+    names = ("forward", "adjoint", "gram")
+    methods, own = [getattr(Operator, name) for name in names], dict(vars(Operator))
     Phi = Mask(np.arange(0, 16, 2), 16) @ DCT(16).T  # a product of two, each with products of its own
     with timed_products() as times:
         Phi.gram(np.ones(16))
@@ -353,4 +354,5 @@ def test_every_product_is_timed_once_and_the_operators_are_left_as_they_were():
             Phi.adjoint(np.ones(3))
     assert len(times) == 3
     assert min(times) > 0
-    assert [vars(Operator)[name] for name in ("forward", "adjoint", "gram")] == methods
+    assert [getattr(Operator, name) for name in names] == methods
+    assert dict(vars(Operator)) == own
