@@ -226,9 +226,10 @@ class Killer:
 
     def victims(self) -> list[str]:
         """Return whom to choose from: one that dies before its nanny knows it does not come again."""
-        for address in workers_of(self.client):
+        present = workers_of(self.client)  # asked once: one more may come at any time
+        for address in present:
             self.seen.setdefault(address, time.monotonic())
-        return sorted(a for a in workers_of(self.client) if time.monotonic() - self.seen[a] > 1.5)
+        return sorted(a for a in present if time.monotonic() - self.seen[a] > 1.5)
 
     def __call__(self, state: Any) -> None:
         if self.left:
