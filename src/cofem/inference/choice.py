@@ -383,8 +383,10 @@ def choose_prior(
     best, table = jury.judged[jury.chosen], jury.comparison()
     if has_plenty(problem) and not best.known:  # the fit learns the noise as it goes, as it would by itself
         return Chosen(best.prior, FromTheFit().learn(problem, plan, runner), table)
-    if best.prior == Independent() and not best.known:  # the fit is then the one without a choice
-        return Chosen(best.prior, choose_strategy(problem, plan.method).learn(problem, plan, runner), table)
+    alone = problem.y.ndim == 1  # tasks by themselves learn their noise one by one, later
+    if alone and best.prior == Independent() and not best.known:  # the fit is then the one without a choice
+        usual = replace(problem, prior=best.prior)
+        return Chosen(best.prior, choose_strategy(usual, plan.method).learn(usual, plan, runner), table)
     count = sum(rows.size for rows in jury.parts)
     turns = "" if len(jury.parts) == 1 else f", {len(jury.parts)} parts in turn"
     note = "" if best.known else f"the noise was learned from {count} data held out{turns}"
