@@ -20,9 +20,9 @@ class Laplace(Prior):
     A coefficient is zero unless the data speak for it by `threshold` standard errors: the fit ends at the
     minimum of :math:`|y - \Phi z|^2/2 + threshold\,\sigma\sum_j|\phi_j||z_j|`, the lasso. Updates by second
     moments, as with the other priors, count what a coefficient may still be as if it were there; of weak
-    signals in very many columns that is mostly noise. Those by the mean alone do not. The minimum is the only
-    one, so that it does not matter where the fit starts. Variances are those of the Gaussian with the
-    precisions it ends with: coefficients at zero have none.
+    signals in very many columns that is mostly noise. Those by the mean alone do not. There is one minimum;
+    a coefficient that reaches zero stays there, so a fit must not start with zeros. Variances are those of
+    the Gaussian with the precisions it ends with: coefficients at zero have none.
 
     Parameters
     ----------
