@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all coverage docs nightly release-check clean
+.PHONY: demo test test-all docs nightly release-check clean
 
 demo: $(VENV)/.installed
 	$(BIN)/cofem demo --out out
@@ -14,7 +14,7 @@ test: $(VENV)/.installed-test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	# Two workers share the cores; threads of BLAS in each would only wait for each other.
-	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal --cov --cov-report=term
 
 # The same with PyTorch, pandas, PySINDy and MNE, whose tests `make test` skips where they are missing; none may be skipped.
 test-all: $(VENV)/.installed-test
@@ -30,14 +30,9 @@ test-all: $(VENV)/.installed-test
 docs: $(VENV)/.installed-docs
 	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
 
-# The tests again, and how much of the code they reach: tracing it takes more than half as long again as the tests do.
-coverage: $(VENV)/.installed-test
-	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal --cov --cov-report=term
-
 # The property tests with twenty times as many cases, 2000 fits judged by exact formulas, and central lines
 # broken on purpose; last, what a release must do.
 nightly: $(VENV)/.installed-test
-	$(MAKE) coverage
 	COFEM_PROFILE=nightly $(BIN)/pytest -q tests/test_robustness.py
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/adversary.py 2000
 	$(BIN)/python tests/mutations.py
