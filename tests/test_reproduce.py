@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import math
 from pathlib import Path
 
@@ -12,11 +13,11 @@ from typer.testing import CliRunner
 
 from cofem.cli import app
 from cofem.experiments.reproduce import convergence
-from cofem.experiments.reproduce.base import LABELS, ORDER
+from cofem.experiments.reproduce.base import LABELS, ORDER, Estimates, skip_if_a_step_is_too_slow
 from cofem.experiments.reproduce.growth import exponent
 from cofem.experiments.reproduce.page import write_page
 from cofem.experiments.reproduce.registry import EXPERIMENTS, get_experiments
-from cofem.experiments.study.base import Options, Study, open_results
+from cofem.experiments.study.base import Options, Skipped, Study, open_results
 from cofem.experiments.study.results import Cell, Measurement, Row, Rows
 from cofem.experiments.study.runner import Run
 
@@ -73,7 +74,7 @@ def test_cells_are_distinct_and_those_of_the_paper(name: str) -> None:
     wanted = {
         "a": {1024},
         "b": {2**p for p in range(9, 16)},
-        "c": {2**15},
+        "c": {2**13, 2**15},
         "d": {2**p for p in range(9, 16)},
         "e": {2**15},
         "f": {2**p for p in range(12, 19)},
@@ -146,6 +147,61 @@ def test_a_claim_about_two_experiments_is_judged_with_both() -> None:
     (alone,) = structured.compare(rows("d", 1.0), {})
     assert (same.holds, other.holds, alone.holds) == (True, False, None)
     assert EXPERIMENTS["b"].compare(rows("b", 1.0), {}) == []
+
+
+def stopped(seconds: float, applications: float, iterations: float) -> Measurement:
+    return Measurement(seconds, applications, iterations, 5.0, False, note="time limit of 10 s")
+
+
+def test_fits_that_were_stopped_have_an_estimated_time() -> None:
+    def row(method: str, D: int, measured: Measurement) -> Row:
+        return Row(Cell({"D": D}, method, 0), measured)
+
+    done = Measurement(1.0, 1000.0, 30, 1.0, True)
+    rows = Rows(
+        [
+            row("em", 512, Measurement(1.0, 0.0, 30, 1.0, True)),
+            row("em", 1024, stopped(10.0, 0.0, 6)),
+            row("paper", 512, done),
+            row("paper", 1024, stopped(10.0, 250.0, 15)),
+            row("irls", 1024, Measurement(note="failed: MemoryError: too large")),
+            row("amp", 1024, stopped(10.0, 20.0, 2)),
+        ]
+    )
+    times = Estimates(rows, 30)
+    # Steps of EM cost the same; Algorithm 1 is a quarter through its applications, not half through.
+    assert times.seconds("em", 1024) == pytest.approx(50.0)
+    assert times.seconds("paper", 1024) == pytest.approx(40.0)
+    assert times.seconds("paper", 512) == 1.0
+    assert times.text("paper", 1024) == "≈ 40 s (15 steps)"
+    assert times.text("irls", 1024) == "failed"
+    assert math.isnan(times.seconds("amp", 1024)), "no fit of it came to its end"
+    assert times.common(("em", "paper")) == [512, 1024]
+    every, estimated = times.series()
+    assert every["EM"] == ([512, 1024], [1.0, pytest.approx(50.0)])
+    assert estimated["EM"] == ([1024], [pytest.approx(50.0)])
+    with pytest.raises(Skipped, match="one step exceeded the time limit at D = 1024"):
+        skip_if_a_step_is_too_slow(Cell({"D": 2048}, "em", 0), Rows([row("em", 1024, stopped(10.0, 0.0, 1))]))
+    skip_if_a_step_is_too_slow(Cell({"D": 2048}, "em", 0), rows)
+
+
+def test_times_to_the_target_grow_as_at_smaller_sizes() -> None:
+    experiment = EXPERIMENTS["f"]
+    rows = Rows()
+    for cell in experiment.cells(Options(seeds=1)):
+        D = int(cell.setting["D"])
+        seconds = 1e-9 * D**2 if cell.method == "seq" else 1e-5 * D
+        late = cell.method == "seq" and D > 2**15
+        note = "time limit of 2 s" if late and D == 2**16 else "skipped: too slow" if late else ""
+        measured = stopped(2.0, 1.0, 1.0) if late else Measurement(seconds, 1.0, 1.0, 1.9, True)
+        figures = dict.fromkeys(experiment.figures, 1.0)
+        rows.append(Row(cell, dataclasses.replace(measured, note=note, figures=figures)))
+    report = experiment.report(rows)
+    claim = report.checks[0]
+    assert claim.holds is True
+    assert f"{1e-4 * 2**18:.2g} at 2^18" in claim.measured
+    assert report.tables[0].rows[-1][5] == f"≈ {1e-9 * 2.0**36:.3g} s"
+    assert report.plot.hollow["Seq"][0] == [2**16, 2**17, 2**18]
 
 
 def test_exponents_are_those_of_the_data() -> None:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cofem.experiments.study.base import Check, seconds
-from cofem.experiments.study.results import FAILED, TIME_LIMIT, Rows
+from cofem.experiments.study.base import Check, Skipped, seconds
+from cofem.experiments.study.results import FAILED, TIME_LIMIT, Cell, Rows
 
 #: How methods are called in figures and tables, in the order of their colours.
 LABELS = {
@@ -26,6 +26,9 @@ ORDER = tuple(dict.fromkeys(LABELS.values()))
 
 #: Methods that take a fixed number of EM steps; the others stop by themselves.
 EM_STEPS = ("em", "irls", "amp", "vi", "paper", "paper 2e-5")
+
+#: Fewer steps than this say little about the time of one: larger sizes are then not tried.
+FEW_STEPS = 2
 
 NO_GPU = "not measured: this machine has no GPU"
 
@@ -64,6 +67,83 @@ def bands_over(rows: Rows, column: str, name: str) -> Series:
     return bands
 
 
+class Estimates:
+    """Times of a fixed number of steps by method and size, also of fits that the time limit stopped.
+
+    Steps of EM, IRLS and AMP cost the same, so that the time of a few gives that of all. Algorithm 1 takes
+    more CG iterations in later steps; its time is that of an application, times the applications of the
+    largest fit that came to its end. These hardly depend on the size.
+
+    Parameters
+    ----------
+    rows : Rows
+        What was measured.
+    steps : int
+        Number of outer steps of a whole fit.
+    """
+
+    def __init__(self, rows: Rows, steps: int) -> None:
+        self._rows = rows
+        self._steps = steps
+
+    def known(self, method: str, D: int) -> bool:
+        """Tell whether all fits of a method at a size came to their end."""
+        return _ended(self._rows.where(method, D=D), "seconds")
+
+    def seconds(self, method: str, D: int) -> float:
+        """Return the time, measured or estimated; NaN where there is none."""
+        part = self._rows.where(method, D=D)
+        if self.known(method, D) or not part:
+            return part.median("seconds")
+        share = self._share(part, self._rows.where(method))
+        late = all(row.measurement.reached or row.measurement.note.startswith(TIME_LIMIT) for row in part)
+        return part.median("seconds") / share if late and share > 0 else math.nan
+
+    def _share(self, part: Rows, method: Rows) -> float:
+        """Return the part of a whole fit that was done when the time was up; NaN if nobody knows."""
+        if not part.median("applications") > 0:
+            return part.median("iterations") / self._steps
+        whole = Rows(row for row in method if row.measurement.reached)
+        largest = whole.where(D=max(whole.values("D"))) if whole else Rows()
+        return part.median("applications") / largest.median("applications")
+
+    def text(self, method: str, D: int) -> str:
+        """Write the time; an estimate has a mark and the number of steps that it is made from."""
+        part = self._rows.where(method, D=D)
+        found = self.seconds(method, D)
+        if self.known(method, D) or math.isnan(found):
+            return time_text(part)
+        return f"≈ {seconds(found)} ({part.median('iterations'):.0f} steps)"
+
+    def common(self, methods: Sequence[str]) -> list[int]:
+        """Return the sizes at which all methods have a time, in order."""
+        return sorted(
+            D for D in self._rows.values("D") if not any(math.isnan(self.seconds(m, D)) for m in methods)
+        )
+
+    def series(self) -> tuple[Series, Series]:
+        """Return the times over D by the label of the method: all of them, and those estimated."""
+        every = series_over(self._rows, "D", self._of_rows)
+        late = Rows(row for row in self._rows if not self.known(row.cell.method, int(row.cell.setting["D"])))
+        return every, series_over(late, "D", self._of_rows)
+
+    def _of_rows(self, part: Rows) -> float:
+        cell = part[0].cell
+        return self.seconds(cell.method, int(cell.setting["D"]))
+
+
+def skip_if_a_step_is_too_slow(cell: Cell, earlier: Rows) -> None:
+    """Raise `Skipped` for a method that took fewer than `FEW_STEPS` in the time limit at a smaller size."""
+    for row in earlier.where(cell.method):
+        smaller, found = int(row.cell.setting["D"]), row.measurement
+        if (
+            smaller < int(cell.setting["D"])
+            and found.note.startswith(TIME_LIMIT)
+            and found.iterations < FEW_STEPS
+        ):
+            raise Skipped(f"one step exceeded the time limit at D = {smaller}")
+
+
 def time_text(rows: Rows) -> str:
     """Write the time of some repeats, or in a word why there is none."""
     late = [row.measurement for row in rows if not row.measurement.reached]
@@ -83,15 +163,6 @@ def claim(text: str, criterion: str, measured: str, holds: bool | None) -> Check
 def gpu_claim(text: str) -> Check:
     """Return a claim about GPUs, which is not judged on a machine that has none."""
     return claim(text, "–", NO_GPU, None)
-
-
-def common(rows: Rows, methods: Sequence[str], column: str = "D", name: str = "seconds") -> list[int]:
-    """Return the settings at which all methods got to their end, in order."""
-    return sorted(
-        x
-        for x in rows.values(column)
-        if all(_ended(rows.where(method, **{column: x}), name) for method in methods)
-    )
 
 
 def _ended(rows: Rows, name: str) -> bool:

@@ -50,6 +50,7 @@ def write_page(experiments: Iterable[Study], folder: Path) -> list[Path]:
     written: list[Path] = []
     sections: list[str] = []
     claims: list[list[str]] = []
+    checks: list[tuple[str, Check]] = []
     links: list[str] = []
     scales: set[bool] = set()
     found = [experiment for experiment in experiments if result_path(experiment, folder).exists()]
@@ -66,9 +67,10 @@ def write_page(experiments: Iterable[Study], folder: Path) -> list[Path]:
         title = _title(experiment)
         links.append(f'<a href="#{experiment.name}">{html.escape(_short(experiment))}</a>')
         claims += [[html.escape(_short(experiment)), *_claim_cells(check, quick)] for check in report.checks]
+        checks += [(_short(experiment), check) for check in report.checks]
         sections.append(_section(experiment, title, report, rows, figures, quick))
     page = folder / PAGE
-    page.write_text(_document(scales, links, claims, sections, names, folder))
+    page.write_text(_document(scales, links, _verdict(checks), claims, sections, names, folder))
     return [*written, page]
 
 
@@ -152,6 +154,26 @@ def _claim_cells(check: Check, quick: bool) -> list[str]:
     return [*texts, f'<span class="{style}">{check.verdict}{scale}</span>']
 
 
+def _verdict(checks: Sequence[tuple[str, Check]]) -> str:
+    """Say in one sentence what holds and what does not.
+
+    Examples
+    --------
+    >>> good, bad = Check("CoFEM is fast.", "", "", True), Check("Seq is slow.", "", "", False)
+    >>> _verdict([("(b)", good), ("(f)", bad), ("(f)", Check("A GPU helps.", "", "", None))])
+    'Of 2 claims measured, 1 holds; not confirmed: (f) Seq is slow; 1 was not measured (no GPU, or not run).'
+    """
+    judged = [(where, check) for where, check in checks if check.holds is not None]
+    holding = sum(bool(check.holds) for _, check in judged)
+    failing = [f"{where} {check.what.rstrip('.')}" for where, check in judged if not check.holds]
+    count, verb = len(judged), "holds" if holding == 1 else "hold"
+    text = f"Of {count} claims measured, {holding} {verb}"
+    text += f"; not confirmed: {'; '.join(failing)}" if failing else ""
+    left = len(checks) - len(judged)
+    were = "was" if left == 1 else "were"
+    return text + (f"; {left} {were} not measured (no GPU, or not run)." if left else ".")
+
+
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Write a table of HTML cells; those that begin with NUL are figures, which do not break."""
 
@@ -172,6 +194,7 @@ def _code(text: str) -> str:
 def _document(
     scales: set[bool],
     links: Sequence[str],
+    verdict: str,
     claims: Sequence[Sequence[str]],
     sections: Sequence[str],
     names: Sequence[str],
@@ -194,6 +217,7 @@ def _document(
 <style>{_STYLE}</style></head>
 <body>
 <h1>High-dimensional sparse Bayesian learning without covariance matrices: the experiments, reproduced</h1>
+<p><b>{html.escape(verdict)}</b></p>
 <p>Made by <code>cofem reproduce</code>, scale <b>{scale}</b>. {note} NRMSE is ‖mean − z‖ / ‖z‖ in percent.
 One <i>application</i> is one product with the dictionary and one with its adjoint.</p>
 <nav>{"".join(links)}</nav>

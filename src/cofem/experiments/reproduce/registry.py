@@ -14,7 +14,7 @@ EXPERIMENTS: dict[str, Study] = {
     for experiment in (
         Accuracy(),
         StepTime("b", "dense", "paper", quick=(8, 9, 10, 11)),
-        Convergence("c", "dense", "paper", quick=9),
+        Convergence("c", "dense", "paper", quick=9, powers=(13, 15)),
         StepTime("d", "dct", "paper 2e-5", quick=(8, 9, 10, 11)),
         Convergence("e", "dct", "paper 2e-5", quick=11),
         AgainstSeq(),

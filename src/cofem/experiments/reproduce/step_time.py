@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from cofem.experiments.reproduce.base import (
     LABELS,
     ORDER,
-    bands_over,
+    Estimates,
     claim,
-    common,
     gpu_claim,
-    series_over,
     settings_of,
-    time_text,
+    skip_if_a_step_is_too_slow,
 )
 from cofem.experiments.study.base import (
     Check,
@@ -25,7 +23,6 @@ from cofem.experiments.study.base import (
     number,
     power,
     sizes,
-    skip_if_too_slow,
 )
 from cofem.experiments.study.fresh import MEMORY_FIGURES, Request, fit_in_fresh_process
 from cofem.experiments.study.plot import Plot
@@ -57,8 +54,10 @@ class StepTime(Study):
         )
         self.how = (  # type: ignore[misc]
             f"N = D / 4, 0.04 D {signal}, noise 0.005 known, float64, 30 outer steps in a process of its "
-            "own. U = 400 and K = 20 for Algorithm 1 at all D. A method that exceeds the time limit is "
-            "stopped and not tried at larger sizes; one that does not fit into memory says so."
+            "own. U = 400 and K = 20 for Algorithm 1 at all D. A fit that exceeds the time limit is stopped "
+            "at the end of a step, and its time is an estimate, marked ≈ and hollow in the figure: by the "
+            "number of steps, or for Algorithm 1, whose steps get longer, by the applications of its largest "
+            "fit that came to its end. One that does not fit into memory says so."
         )
 
     def cells(self, options: Options) -> list[Cell]:
@@ -69,7 +68,7 @@ class StepTime(Study):
 
     def measure(self, cell: Cell, options: Options, earlier: Rows) -> Measurement:
         """Take 30 steps."""
-        skip_if_too_slow(cell, earlier)
+        skip_if_a_step_is_too_slow(cell, earlier)
         request = Request(
             self.problem,
             {"D": cell.setting["D"]},
@@ -83,26 +82,21 @@ class StepTime(Study):
 
     def report(self, rows: Rows) -> Report:
         """Give times and memory by size."""
-        Ds = rows.values("D")
-
-        def time_of(part: Rows) -> float:
-            return part.median("seconds") if all(row.measurement.reached for row in part) else float("nan")
-
-        lines = [
-            [LABELS[method], *(time_text(rows.where(method, D=D)) for D in Ds)] for method in rows.methods
-        ]
+        Ds, times = rows.values("D"), Estimates(rows, STEPS)
+        lines = [[LABELS[method], *(times.text(method, D) for D in Ds)] for method in rows.methods]
         memory = [
             [LABELS[method], *(number(rows.where(method, D=D).median("added_mb"), " MB") for D in Ds)]
             for method in rows.methods
         ]
         header = ["method", *(power(D) for D in Ds)]
+        every, estimated = times.series()
         plot = Plot(
-            series_over(rows, "D", time_of),
+            every,
             "D",
             "seconds for 30 iterations",
             f"({self.name}) {'dense' if self.problem == 'dense' else 'structured'} dictionary: time",
-            bands=bands_over(Rows(row for row in rows if row.measurement.reached), "D", "seconds"),
             order=ORDER,
+            hollow=estimated,
         )
         tables = [
             Table("Time of 30 iterations:", header, lines),
@@ -111,11 +105,10 @@ class StepTime(Study):
         claims = self._dense_claims(rows) if self.problem == "dense" else self._structured_claims(rows)
         return Report(tables, claims, plot)
 
-    def _ratio(self, rows: Rows, slow: str, fast: str) -> list[tuple[int, float]]:
-        return [
-            (D, rows.where(slow, D=D).median("seconds") / rows.where(fast, D=D).median("seconds"))
-            for D in common(rows, (slow, fast))
-        ]
+    @staticmethod
+    def _ratio(rows: Rows, slow: str, fast: str) -> list[tuple[int, float]]:
+        times = Estimates(rows, STEPS)
+        return [(D, times.seconds(slow, D) / times.seconds(fast, D)) for D in times.common((slow, fast))]
 
     def _dense_claims(self, rows: Rows) -> list[Check]:
         against_em = self._ratio(rows, "em", self.algorithm)
@@ -125,7 +118,7 @@ class StepTime(Study):
         return [
             claim(
                 "CoFEM is faster than EM for large D.",
-                "time of EM / CoFEM above 1 at the largest D that both finished",
+                "time of EM / CoFEM above 1 at the largest D at which both have a time",
                 _at_largest("EM / CoFEM", against_em),
                 against_em[-1][1] > 1 if against_em else None,
             ),
@@ -155,11 +148,11 @@ class StepTime(Study):
         dense = others.get("b", Rows())
         ratios = {}
         for method in ("em", "irls", "amp"):
-            both = [D for D in common(rows, (method,)) if D in common(dense, (method,))]
+            structured, full = Estimates(rows, STEPS), Estimates(dense, STEPS)
+            both = [D for D in structured.common((method,)) if D in full.common((method,))]
             if both:
-                times = (part.where(method, D=both[-1]).median("seconds") for part in (rows, dense))
-                structured, full = times
-                ratios[method] = (both[-1], structured / full)
+                ratio = structured.seconds(method, both[-1]) / full.seconds(method, both[-1])
+                ratios[method] = (both[-1], ratio)
         return [
             claim(
                 "EM, IRLS and AMP perform as in the dense case, because they do not exploit the structure.",
@@ -178,7 +171,7 @@ class StepTime(Study):
         return [
             claim(
                 "CoFEM can be faster by several orders of magnitude for large D.",
-                "time of EM or IRLS / CoFEM at least 100 at the largest D that both finished",
+                "time of EM or IRLS / CoFEM at least 100 at the largest D at which both have a time",
                 "; ".join((_at_largest("EM / CoFEM", against_em), _at_largest("IRLS / CoFEM", against_irls))),
                 max(known) >= 100 if known else None,
             ),

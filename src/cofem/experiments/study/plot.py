@@ -34,6 +34,8 @@ class Plot:
         Whether points are marked on the lines.
     from_zero : bool
         Whether y starts at zero, so that small changes look small.
+    hollow : mapping of str to (x, y)
+        By label: points of the series that are estimates, whose markers are hollow.
     """
 
     series: Mapping[str, tuple[Sequence[float] | Sequence[str], Sequence[float]]]
@@ -47,6 +49,7 @@ class Plot:
     order: Sequence[str] = ()
     markers: bool = True
     from_zero: bool = False
+    hollow: Mapping[str, tuple[Sequence[float], Sequence[float]]] = field(default_factory=dict)
 
 
 def draw(plot: Plot, path: Path) -> list[Path]:
@@ -70,6 +73,11 @@ def draw(plot: Plot, path: Path) -> list[Path]:
         i = order.index(label) % len(COLOURS)
         style, marker = "none" if named else "-", MARKERS[i] if plot.markers else None
         ax.plot(xs, ys, marker=marker, markersize=5, color=COLOURS[i], linestyle=style, label=label)
+        if label in plot.hollow:
+            ax.plot(
+                *plot.hollow[label],
+                marker=marker, markersize=5, color=COLOURS[i], markerfacecolor="white", linestyle="none",
+            )  # fmt: skip
         if label in plot.bands:
             ax.fill_between(xs, *plot.bands[label], color=COLOURS[i], alpha=0.15, linewidth=0)
     if plot.level is not None:
