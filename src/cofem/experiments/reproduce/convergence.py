@@ -50,7 +50,8 @@ class Convergence(Study):
         self.how = (  # type: ignore[misc]
             f"D = 2^15{also} (quick: {power(2**quick)}), N = D / 4, 0.04 D non-zeros, noise 0.005 known, "
             f"float64, {STEPS} outer steps. EM is computed through its N x N matrix as in IRLS, whose "
-            "iterates are the same (a test of this library compares them step by step) and which fits into memory"
+            "iterates are the same (a test of this library compares them step by step) and which fits into "
+            "memory"
             + ("" if problem == "dense" else ", by cosine sums in place of matrix products")
             + ". EM and Algorithm 1 start at alpha = 1. A fit that exceeds the time limit is stopped, and "
             "its time for all steps is an estimate, marked ≈."
