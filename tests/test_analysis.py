@@ -599,8 +599,131 @@ def test_lists_of_dictionaries() -> None:
     np.testing.assert_array_equal(post.mean[:, 1], cofem.fit(other, y2, **same).mean)
     assert post.sample(2, rng=0).shape == (2, 60, 2)
     assert "60 unknowns" in repr(post)
-    with pytest.raises(ValueError, match="analysis"):
-        cofem.fit([Phi, other], [y, y2], prior=cofem.MultiTask(), **same)
+
+
+def contrasts(side: int, seed: int = 0) -> tuple[list[Mask], list[np.ndarray], list[np.ndarray]]:
+    """Two pictures with the same edges, each seen at places of its own."""
+    rng = np.random.default_rng(seed)
+    truths = [picture(side), 1.5 - 2 * picture(side)]
+    masks = [Mask(rng.random((side, side)) < share) for share in (0.6, 0.4)]
+    data = [
+        mask @ truth.ravel() + 0.1 * rng.standard_normal(mask.shape[0])
+        for mask, truth in zip(masks, truths, strict=True)
+    ]
+    return masks, data, truths
+
+
+DIFFERENCES = {
+    "differences": Gradient(40),
+    "both orders": vstack([Gradient(40), Gradient(40, order=2)]),
+    "a matrix": Gradient(40).to_dense(),
+    "a frame": WaveletFrame(40, "haar", 2),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENCES)
+@pytest.mark.parametrize("exactly", [True, False])
+def test_lists_of_dictionaries_share_precisions(name: str, exactly: bool) -> None:
+    """With one dictionary in common the fit is that of two columns; else each posterior is the exact one."""
+    B = DIFFERENCES[name]
+    Phi, y, _ = jumps(40)
+    _, other, _ = jumps(40, seed=1)
+    y2 = other[: y.size] if other.size >= y.size else np.pad(other, (0, y.size - other.size))
+    method = AnalysisEM(relaxation=1.0, exact=True) if exactly else AnalysisEM(**TIGHT, final_draws=400)
+    same = dict(noise_std=0.1, analysis=B, prior=cofem.MultiTask(), method=method, rng=0, tol=0)
+    steps = 8 if exactly else 2
+    together = cofem.fit([Phi, Phi], [y, y2], max_iter=steps, **same)
+    columns = cofem.fit(Phi, np.stack([y, y2], axis=1), max_iter=steps, **same)
+    if exactly:
+        np.testing.assert_allclose(together.alpha, columns.alpha, rtol=1e-6)
+        np.testing.assert_allclose(together.mean, columns.mean, atol=1e-7)
+        np.testing.assert_allclose(together.variance, columns.variance, rtol=1e-6)
+    another = Mask(np.arange(5, 40), 40)
+    y3 = np.repeat([0.0, 2.0], [20, 15]) + 0.1 * np.random.default_rng(2).standard_normal(35)
+    post = cofem.fit([Phi, another], [y, y3], max_iter=steps, **same)
+    assert post.alpha.shape == (cofem.as_operator(B).shape[0],)
+    for i, (matrix, data) in enumerate([(Phi, y), (another, y3)]):
+        mean, covariance = exact(matrix, cofem.as_operator(B), data, post.alpha, 0.1)
+        np.testing.assert_allclose(post.mean[:, i], mean, atol=1e-6)
+        tolerance = 1e-6 if exactly else 0.35
+        np.testing.assert_allclose(post.variance[:, i], np.diagonal(covariance), rtol=tolerance)
+        one = post.task(i)
+        np.testing.assert_allclose(one.covariance([3, 9]), covariance[np.ix_([3, 9], [3, 9])], rtol=1e-4)
+
+
+def test_contrasts_help_each_other() -> None:
+    masks, data, truths = contrasts(40)
+    same = dict(noise_std=0.1, analysis="auto", rng=0)
+
+    def errors(post) -> np.ndarray:
+        return np.array([np.linalg.norm(post.mean[:, i] - truths[i].ravel()) for i in range(2)])
+
+    apart = cofem.fit(masks, data, **same)
+    joint = cofem.fit(masks, data, prior=cofem.MultiTask(), **same)
+    assert joint.converged
+    assert (errors(joint) < 0.85 * errors(apart)).all()
+    shared = cofem.MultiTask(cofem.Neighbours(3))
+    assert (errors(cofem.fit(masks, data, prior=shared, **same)) < 1.05 * errors(apart)).all()
+    learned = cofem.fit(masks, data, prior=cofem.MultiTask(), analysis="auto", rng=0)
+    assert 0.08 < learned.noise_std < 0.12
+    held = np.abs(np.stack([t.ravel() for t in truths], axis=1) - learned.mean) < 2 * learned.std
+    assert 0.9 < held.mean() < 1
+    assert learned.sample(3, rng=0).shape == (3, 1600, 2)
+    assert learned.analysis.shape[1] == 1600
+
+
+def test_windows_do_not_reach_from_task_to_task() -> None:
+    """What one task has says nothing about the other, where they share no precision."""
+    rows = Rows(Gradient((2, 6, 6), axes=(1, 2)), np.zeros(1))
+    assert rows.axes == (-2, -1)
+    values = np.zeros(rows.n_rows)
+    first = rows.boxes[0]
+    values[first.start : first.start + first.size // 2] = 1.0
+    for part in rows.parts:
+        rows.pooled(values[part.rows], part)
+    np.testing.assert_array_equal(first.of(values)[0], 1.0)
+    np.testing.assert_array_equal(first.of(values)[1], 0.0)
+    places = np.repeat([1.0, 0.0], 36)
+    np.testing.assert_array_equal(rows.pooled_places(places), places)
+
+
+def test_lists_refuse_by_name_what_they_cannot_do() -> None:
+    Phi, y, _ = jumps(60)
+    same = dict(noise_std=0.1, prior=cofem.MultiTask())
+    with pytest.raises(ValueError, match=r"analysis must have 60 columns, as many as Phi.*\(59, 61\)"):
+        cofem.fit([Phi, Phi], [y, y], analysis=np.eye(59, 61), **same)
+    with pytest.raises(ValueError, match="alpha_init must be a number for lists of dictionaries"):
+        cofem.fit([Phi, Phi], [y, y], analysis=Gradient(60), alpha_init=np.ones(59), **same)
+    with pytest.raises(ValueError, match=r"analysis as a shape must hold 60 places"):
+        cofem.fit([Phi, Phi], [y, y], analysis=61, **same)
+
+
+def test_a_task_that_does_not_see_its_level_says_so() -> None:
+    """Differences of a picture alone, in one of two tasks."""
+    Phi, y, _ = jumps(60)
+    blind = Gradient(60)
+    same = dict(noise_std=0.1, analysis=Gradient(60), prior=cofem.MultiTask(), rng=0)
+    post = cofem.fit([Phi, blind], [y, np.ones(59)], **same)
+    assert "common null space of 1 dimension" in str(post.status)
+    with pytest.warns(cofem.ConvergenceWarning, match="do not determine the unknown"):
+        cofem.fit([Phi, blind], [y, np.ones(59)], method=AnalysisEM(exact=False), **same)
+
+
+@pytest.mark.parametrize("n", [60, 1200])
+@pytest.mark.filterwarnings("ignore::cofem.ConvergenceWarning")
+def test_a_series_whose_level_nobody_sees(n: int) -> None:
+    """Its slope is known: there is an answer up to a constant, and the status says that this is arbitrary."""
+    post = cofem.fit(
+        Gradient(n),
+        np.ones(n - 1),
+        noise_std=0.1,
+        analysis=Gradient(n),
+        method=AnalysisEM(exact=False),
+        rng=0,
+    )
+    assert "null space" in str(post.status) or "do not determine" in str(post.status)
+    if "null space" in str(post.status):
+        np.testing.assert_allclose(np.diff(post.mean), 1.0, atol=0.2)
 
 
 def test_noise_of_each_datum() -> None:

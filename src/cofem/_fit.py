@@ -13,6 +13,7 @@ from cofem._arrays import (
     in_precision,
     namespace,
     on_device_of,
+    precision_of,
     transposed,
     without_gradients,
 )
@@ -22,6 +23,7 @@ from cofem.inference.analysis.choice import (
     candidates_among_rows,
     check_analysis_method,
     choose,
+    over_tasks,
 )
 from cofem.inference.analysis.null_space import about_null_space
 from cofem.inference.analysis.problem import AnalysisProblem, checked_analysis
@@ -278,17 +280,29 @@ def prepare_choice(
 
 
 def fit_in_analysis(
-    data: Data, settings: Settings, runner: Runner, task: int = 0, note: str = ""
+    data: Data,
+    settings: Settings,
+    runner: Runner,
+    task: int = 0,
+    note: str = "",
+    tasks: Sequence[Operator] = (),
 ) -> Posterior:
-    """Fit data whose unknown is not sparse itself, but what an operator makes of it; `note` says why."""
+    """Fit data whose unknown is not sparse itself, but what an operator makes of it; `note` says why.
+
+    With `tasks`, data and Phi are those of several tasks, which have these dictionaries and share precisions.
+    """
     prepared = prepare(data, Independent(), settings.nonnegative)
     synthesis = prepared.problem
     method = check_analysis_method(settings.method, synthesis.y)
-    analysis = checked_analysis(settings.analysis, synthesis)
+    phi = tasks[0] if tasks else prepared.operator
+    analysis = checked_analysis(settings.analysis, synthesis, phi.shape[1])
     if settings.auto:
-        given = candidates_among_rows(analysis, prepared.operator)
+        given = candidates_among_rows(analysis, phi)
     else:
-        given = candidates(analysis, settings.prior if settings.prior_given else None, prepared.operator)
+        given = candidates(analysis, settings.prior if settings.prior_given else None, phi)
+    of_one = [candidate.operator for candidate in given]
+    if tasks:
+        given = over_tasks(given, len(tasks))
     max_iter = method.default_max_iter if settings.max_iter is None else settings.max_iter
     for candidate in given:
         candidate.prior.check_arrays(synthesis.y)
@@ -315,7 +329,13 @@ def fit_in_analysis(
             interrupt.posterior = _posterior(prepared, so_far, method)
         raise
     notes = (*about_the_data(data, prepared), note, *chosen.notes, *about_null_space(chosen.problem))
-    return _concluded(prepared, outcome, method, learned, notes, settings)
+    post = _concluded(prepared, outcome, method, learned, notes, settings)
+    if not tasks:
+        return post
+    assert isinstance(chosen.problem.prior, OneAfterAnother)
+    alpha, rows = chosen.problem.prior.of_one(post.alpha), of_one[chosen.number]
+    rows = rows.astype(precision_of(post.variance))
+    return split_tasks(replace(post, alpha=alpha, analysis=rows), tasks)
 
 
 def _concluded(
@@ -438,16 +458,15 @@ def _fit_different(data: Data, settings: Settings, runner: Runner) -> Posterior:
             for i, (operator, y) in enumerate(zip(operators, ys, strict=True))
         ]
         return join_tasks(tasks)
+    together = data._replace(Phi=block_diag(operators), y=namespace(*ys).concat(ys))
     if settings.analysis is not None:
-        raise ValueError(
-            "analysis=... is not known for lists of dictionaries whose tasks share precisions; give one Phi "
-            "and y of shape (N, L), or a prior that does not join tasks"
-        )
+        if np.ndim(settings.alpha_init) > 0:
+            raise ValueError("alpha_init must be a number for lists of dictionaries with analysis=...")
+        return fit_in_analysis(together, settings, runner, tasks=operators)
     start, count = settings.alpha_init, len(operators)
     joint = replace(
         settings,
         prior=OneAfterAnother(settings.prior.within_a_task, count),
         alpha_init=start if np.ndim(start) == 0 else np.tile(start, count),
     )
-    together = data._replace(Phi=block_diag(operators), y=namespace(*ys).concat(ys))
     return split_tasks(fit_task(together, joint, runner), operators)

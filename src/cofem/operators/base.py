@@ -224,6 +224,10 @@ class Operator(Matrix):
     def _row_parts(self) -> list[Operator]:
         return [self]
 
+    def _repeated(self, count: int) -> Operator | None:
+        """Return the operator for `count` arrays, band by band; see `cofem.operators.stack.repeated`."""
+        return None
+
     def scale_columns(self, scale: Any) -> Operator:
         """Return the operator with each column multiplied by its own number, ``Phi @ Diagonal(scale)``.
 

@@ -262,6 +262,9 @@ class Gradient(Stencils):
         derivative stands twice. For both orders: ``vstack([Gradient(shape), Gradient(shape, order=2)])``.
     mixed : bool
         Whether second differences have the mixed ones, which are half of those of a volume.
+    axes : int or tuple of int, optional
+        The axes that differences go along, by default all: with ``axes=(1, 2)`` those of each picture of a
+        series of shape (time, height, width), and none from one time to the next.
 
     Examples
     --------
@@ -277,16 +280,21 @@ class Gradient(Stencils):
     array([2., 2., 2.])
     >>> Gradient((4, 4), order=2).shape, Gradient((4, 4), order=2, mixed=False).shape
     ((25, 16), (16, 16))
+    >>> Gradient((2, 3), axes=1) @ np.array([0.0, 0.0, 1.0, 2.0, 2.0, 3.0])
+    array([0., 1., 0., 1.])
     """
 
-    def __init__(self, shape: Any, boundary: str = "free", order: int = 1, mixed: bool = True) -> None:
+    def __init__(
+        self, shape: Any, boundary: str = "free", order: int = 1, mixed: bool = True, axes: Any = None
+    ) -> None:
         lengths = as_shape(shape)
         if boundary not in _BOUNDARIES:
             raise ValueError(f"boundary must be one of {', '.join(_BOUNDARIES)}, got {boundary!r}")
         if isinstance(order, bool) or order not in (1, 2):
             raise ValueError(f"order must be 1 or 2, got {order!r}")
         self.order, self.mixed = int(order), bool(mixed)
-        long = [axis for axis, n in enumerate(lengths) if n > 1]
+        self.axes = as_axes(axes, len(lengths))
+        long = [axis for axis in self.axes if lengths[axis] > 1]
         bands: list[dict[int, Stencil]] = [{axis: _FIRST if order == 1 else _SECOND} for axis in long]
         if order == 2 and mixed:
             bands += [{first: _FIRST, second: _MIXED} for first, second in combinations(long, 2)]
@@ -294,6 +302,7 @@ class Gradient(Stencils):
         if self.shape[0] == 0:
             raise ValueError(
                 f"shape must have an axis longer than {order}, got {lengths}: no difference fits"
+                + ("" if axes is None else f" along axes {self.axes}")
             )
 
     def _spectral_norm(self) -> float:
@@ -308,7 +317,25 @@ class Gradient(Stencils):
         boundary = "" if self.boundary == "free" else f", {self.boundary!r}"
         order = "" if self.order == 1 else f", order={self.order}"
         mixed = "" if self.mixed or self.order == 1 else ", mixed=False"
-        return f"Gradient({shape}{boundary}{order}{mixed})"
+        all_axes = self.axes == tuple(range(len(self.signal_shape)))
+        axes = "" if all_axes else f", axes={self.axes}"
+        return f"Gradient({shape}{boundary}{order}{mixed}{axes})"
+
+    def _repeated(self, count: int) -> Operator:
+        shape, axes = (count, *self.signal_shape), tuple(axis + 1 for axis in self.axes)
+        return Gradient(shape, self.boundary, self.order, self.mixed, axes)
+
+
+def as_axes(axes: Any, ndim: int) -> tuple[int, ...]:
+    """Return the axes in order, without signs."""
+    if axes is None:
+        return tuple(range(ndim))
+    given = axes if isinstance(axes, list | tuple) else (axes,)
+    whole = all(isinstance(axis, int | np.integer) and not isinstance(axis, bool) for axis in given)
+    found = tuple(sorted({int(axis) % ndim for axis in given if whole and -ndim <= axis < ndim}))
+    if not found or len(found) != len(given):
+        raise ValueError(f"axes must be distinct numbers from {-ndim} to {ndim - 1}, got {axes!r}")
+    return found
 
 
 def _points(band: Band, ndim: int) -> list[tuple[tuple[int, ...], float]]:

@@ -160,6 +160,11 @@ class Stack(Operator):
         known = all_sparse(self.parts)
         return None if known is None else scipy.sparse.csr_array(scipy.sparse.vstack(known, format="csr"))
 
+    def _repeated(self, count: int) -> Operator | None:
+        found = [op._repeated(count) for op in self.parts]
+        known = [op for op in found if op is not None]
+        return Stack(known) if len(known) == len(found) else None
+
     def _add_weighted_gram(self, weights: np.ndarray, above: dict[int, np.ndarray]) -> bool:
         ends = np.cumsum([op.shape[0] for op in self.parts]).tolist()
         pieces = zip(self.parts, [0, *ends[:-1]], ends, strict=True)
@@ -233,7 +238,10 @@ class BlockDiagonal(Operator):
             (sum(op.shape[0] for op in parts), sum(op.shape[1] for op in parts)),
             is_complex=any(op.is_complex for op in parts),
             precision=common_precision(parts),
-            facts=Facts(row_gram=grams.pop() if len(grams) == 1 else None),
+            facts=Facts(
+                row_gram=grams.pop() if len(grams) == 1 else None,
+                one_per_row=all(op.facts.one_per_row for op in parts),
+            ),
         )
         self.parts = tuple(parts)
 
@@ -279,6 +287,12 @@ class BlockDiagonal(Operator):
         known = all_sparse(self.parts)
         return None if known is None else scipy.sparse.csr_array(scipy.sparse.block_diag(known, format="csr"))
 
+    def _row_groups(self) -> np.ndarray | None:
+        first = self.parts[0]
+        if first.row_groups is None or any(op is not first for op in self.parts):
+            return None
+        return np.tile(first.row_groups, len(self.parts))
+
     def _spectral_norm(self) -> float:
         return max(op.norm for op in self.parts)
 
@@ -314,6 +328,24 @@ def block_diag(operators: Sequence[Operator]) -> Operator:
         kinds = [type(op).__name__ for op in operators]
         raise TypeError(f"operators must be a non-empty sequence of operators, got {kinds}; see as_operator")
     return operators[0] if len(operators) == 1 else BlockDiagonal(operators)
+
+
+def repeated(operator: Operator, count: int) -> Operator:
+    """Return an operator that acts on each of `count` arrays, one after the other in a vector.
+
+    Differences and frames, and stacks of them, keep the order of their bands: rows of a band are those of the
+    first array, then those of the second. For other operators all rows of an array come before the next.
+
+    Examples
+    --------
+    >>> from cofem.operators import DCT, Gradient
+    >>> repeated(Gradient((4, 4)), 3)
+    <Gradient((3, 4, 4), axes=(1, 2)), shape (72, 48)>
+    >>> repeated(DCT(4), 2)
+    <block_diag([DCT(4)] * 2), shape (8, 8)>
+    """
+    found = operator._repeated(count)
+    return block_diag([operator] * count) if found is None else found
 
 
 def _check_parts(operators: Sequence[Operator], axis: int) -> None:

@@ -13,7 +13,7 @@ from cofem._arrays import Array, as_shape, namespace, squared_modulus
 from cofem.operators.base import Operator
 from cofem.operators.boxes import Box
 from cofem.operators.facts import Facts
-from cofem.operators.gradient import rolled
+from cofem.operators.gradient import as_axes, rolled
 from cofem.operators.symbols import angles, outer
 from cofem.operators.wavelets import discrete_wavelet, is_orthonormal
 
@@ -39,6 +39,8 @@ class WaveletFrame(Operator):
         An orthogonal wavelet of PyWavelets.
     level : int, optional
         Number of levels; by default 3, or fewer if the filter of the last one is longer than an axis.
+    axes : int or tuple of int, optional
+        The axes that are transformed, by default all.
 
     Notes
     -----
@@ -57,7 +59,7 @@ class WaveletFrame(Operator):
     True
     """
 
-    def __init__(self, shape: Any, wavelet: Any = "haar", level: int | None = None) -> None:
+    def __init__(self, shape: Any, wavelet: Any = "haar", level: int | None = None, axes: Any = None) -> None:
         self.signal_shape = as_shape(shape)
         self.wavelet = discrete_wavelet(wavelet)
         low, high = self.wavelet.dec_lo, self.wavelet.dec_hi
@@ -67,8 +69,9 @@ class WaveletFrame(Operator):
         self._low = [c / sqrt(2) for c in reversed(low)]
         self._high = [c / sqrt(2) for c in reversed(high)]
         n_axes = len(self.signal_shape)
-        self._axes = tuple(axis - n_axes for axis, n in enumerate(self.signal_shape) if n > 1)
-        self.level = _checked_level(self.signal_shape, len(low), level)
+        self.axes = as_axes(axes, n_axes)
+        self._axes = tuple(axis - n_axes for axis in self.axes if self.signal_shape[axis] > 1)
+        self.level = _checked_level(tuple(self.signal_shape[axis] for axis in self.axes), len(low), level)
         self.n_bands = self.level * (2 ** len(self._axes) - 1) + 1
         length = prod(self.signal_shape)
         super().__init__((self.n_bands * length, length), facts=Facts(column_gram=1.0))
@@ -151,8 +154,10 @@ class WaveletFrame(Operator):
         bands: list[np.ndarray] = []
         for level in range(1, self.level + 1):
             halves = [
-                [np.ones_like(w)] if len(w) == 1 else [_power(f, w, level) for f in (self._low, self._high)]
-                for w in at
+                [_power(f, w, level) for f in (self._low, self._high)]
+                if axis - len(at) in self._axes
+                else [np.ones_like(w)]
+                for axis, w in enumerate(at)
             ]
             parts = [smooth * outer(factors) for factors in product(*halves)]
             smooth = parts[0]
@@ -161,7 +166,12 @@ class WaveletFrame(Operator):
 
     def _expression(self) -> str:
         shape = self.signal_shape[0] if len(self.signal_shape) == 1 else self.signal_shape
-        return f"WaveletFrame({shape}, {self.wavelet.name!r}, level={self.level})"
+        axes = "" if self.axes == tuple(range(len(self.signal_shape))) else f", axes={self.axes}"
+        return f"WaveletFrame({shape}, {self.wavelet.name!r}, level={self.level}{axes})"
+
+    def _repeated(self, count: int) -> Operator:
+        shape, axes = (count, *self.signal_shape), tuple(axis + 1 for axis in self.axes)
+        return WaveletFrame(shape, self.wavelet, self.level, axes)
 
 
 def _zeros_like(x: Array) -> Array:

@@ -51,8 +51,12 @@ def _alike(one: Posterior, other: Posterior) -> bool:
 
 
 def split_tasks(whole: Posterior, operators: Sequence[Operator]) -> Posterior:
-    """Take the posterior of a block-diagonal dictionary apart into those of its tasks."""
+    """Take the posterior of a block-diagonal dictionary apart into those of its tasks.
+
+    In analysis form, `analysis` and `alpha` are those of each task already.
+    """
     n_columns = operators[0].shape[1]
+    of_each = whole.analysis is not None
     ends = np.cumsum([operator.shape[0] for operator in operators])
     rows = [slice(end - op.shape[0], end) for end, op in zip(ends, operators, strict=True)]
     tasks = []
@@ -64,13 +68,12 @@ def split_tasks(whole: Posterior, operators: Sequence[Operator]) -> Posterior:
                 whole,
                 mean=whole.mean[column],
                 variance=whole.variance[column],
-                alpha=whole.alpha[column],
+                alpha=whole.alpha if of_each else whole.alpha[column],
                 operator=operator.astype(precision_of(whole.variance)),
                 y=whole.y[row],
                 weights=None if whole.weights is None else whole.weights[row],
                 gaussian=None if gaussian is None else (gaussian[0][column], gaussian[1][column]),
             )
         )
-    return replace(
-        join_tasks(tasks), alpha=whole.alpha[:n_columns], noise_std=whole.noise_std, history=whole.history
-    )
+    alpha = whole.alpha if of_each else whole.alpha[:n_columns]
+    return replace(join_tasks(tasks), alpha=alpha, noise_std=whole.noise_std, history=whole.history)

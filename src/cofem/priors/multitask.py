@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+import numpy as np
+
 from cofem._arrays import Array, namespace
+from cofem.operators.boxes import Box
 from cofem.priors.base import Independent, Prior, RowLayout
 
 
@@ -146,6 +149,8 @@ class OneAfterAnother(Prior):
         Who shares a precision within a task.
     n_tasks : int
         Number of tasks.
+    boxes : tuple of Box or None
+        Bands of the rows of all tasks, in analysis form; see `for_rows`.
 
     Examples
     --------
@@ -156,6 +161,7 @@ class OneAfterAnother(Prior):
 
     prior: Prior
     n_tasks: int
+    boxes: tuple[Box, ...] | None = field(default=None, repr=False, compare=False)
 
     name: ClassVar[str] = "one after another"
     averages: ClassVar[bool] = True
@@ -185,22 +191,68 @@ class OneAfterAnother(Prior):
         """Return the prior for columns of these squared norms, of all tasks, and data with this noise."""
         return replace(self, prior=self.prior.for_columns(self._mean(energy), noise_var))
 
+    @property
+    def keeps_bands(self) -> bool:  # type: ignore[override]
+        """Whether second moments that are the same in each band keep the precisions."""
+        return self.prior.keeps_bands
+
+    def for_rows(self, layout: RowLayout) -> OneAfterAnother:
+        """Return the prior for the rows of an analysis operator that acts on each task.
+
+        Their order is that of `cofem.operators.stack.repeated`: band by band and in a band task by task where
+        bands are boxes of a grid whose first axis is the task, else task by task.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> boxes = Box(0, (0, 0), (2, 1)), Box(2, (0, 0), (2, 1))
+        >>> tied = OneAfterAnother(Independent(), 2).for_rows(RowLayout(None, None, (2, 1), boxes))
+        >>> tied.precisions(np.array([1.0, 3.0, 0.5, 0.5]), cap=1e12).tolist()
+        [0.5, 0.5, 2.0, 2.0]
+        """
+        shape, boxes, n = layout.shape, layout.boxes, self.n_tasks
+        if boxes is None or shape is None:
+            bands, places = (None if x is None else x[: x.size // n] for x in (layout.bands, layout.places))
+            return replace(self, prior=self.prior.for_rows(RowLayout(bands, places, None)))
+        starts = np.cumsum([0, *(box.size // n for box in boxes)]).tolist()
+        one = tuple(
+            Box(start, box.origin[1:], box.shape[1:]) for start, box in zip(starts, boxes, strict=False)
+        )
+        return replace(self, prior=self.prior.for_rows(RowLayout(None, None, shape[1:], one)), boxes=boxes)
+
+    def of_one(self, values: Array) -> Array:
+        """Return what is the same in all tasks, such as the precisions, once."""
+        if self.boxes is None:
+            return values[: values.shape[0] // self.n_tasks]
+        ends = [box.start + box.size // self.n_tasks for box in self.boxes]
+        parts = [values[box.start : end] for box, end in zip(self.boxes, ends, strict=True)]
+        return namespace(values).concat(parts)
+
     def check(self, n_columns: int) -> None:
         """Refuse what does not fit the columns of one task."""
         self.prior.check(n_columns // self.n_tasks)
 
     def precisions(self, second_moment: Array, cap: float) -> Array:
         """M-step."""
-        return self._of_all(self.prior.precisions(self._mean(second_moment), cap))
+        return self.of_all(self.prior.precisions(self._mean(second_moment), cap))
 
     def slope(self, alpha: Array, second_moment: Array, cap: float) -> Array:
         """Return the derivative of what the updates maximise, with a share for each task."""
-        one = alpha[: alpha.shape[0] // self.n_tasks]
-        return self._of_all(self.prior.slope(one, self._mean(second_moment), cap))
+        return self.of_all(self.prior.slope(self.of_one(alpha), self._mean(second_moment), cap))
 
     def _mean(self, values: Array) -> Array:
         xp = namespace(values)
-        return xp.mean(xp.reshape(values, (self.n_tasks, -1)), axis=0)
+        if self.boxes is None:
+            return xp.mean(xp.reshape(values, (self.n_tasks, -1)), axis=0)
+        means = [xp.mean(box.of(values), axis=0) for box in self.boxes]
+        return xp.concat([xp.reshape(part, (-1,)) for part in means])
 
-    def _of_all(self, values: Array) -> Array:
-        return namespace(values).concat([values] * self.n_tasks)
+    def of_all(self, values: Array) -> Array:
+        """Give each task the numbers of one."""
+        xp = namespace(values)
+        if self.boxes is None:
+            return xp.concat([values] * self.n_tasks)
+        sizes = [box.size // self.n_tasks for box in self.boxes]
+        ends = np.cumsum(sizes).tolist()
+        parts = [values[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+        return xp.concat([part for part in parts for _ in range(self.n_tasks)])

@@ -234,7 +234,7 @@ class Neighbours(Prior):
         """Sum over the window around each place; the last axes are those of the grid."""
         shape = self._known.shape
         assert shape is not None
-        return window_sums(x, self.size // 2, len(shape))
+        return window_sums(x, self.size // 2, range(-len(shape), 0))
 
 
 def _least(x: Array) -> Array:

@@ -25,7 +25,9 @@ from cofem.inference.problem import Problem
 from cofem.inference.record import FitInterrupted
 from cofem.inference.stages import Runner
 from cofem.operators import Gradient, Operator, as_operator, vstack
+from cofem.operators.stack import repeated
 from cofem.priors import Block, Independent, Neighbours, Power, Prior
+from cofem.priors.multitask import OneAfterAnother
 from cofem.status import StatusCode
 
 #: Side of the windows along one axis: with 3 and 9 the noise of a yearly series was taken for its signal.
@@ -70,12 +72,15 @@ class Chosen(NamedTuple):
         Whether a callback stopped it.
     fault : str
         What went wrong.
+    number : int
+        Which candidate it is.
     """
 
     problem: AnalysisProblem
     notes: tuple[str, ...] = ()
     stopped: bool = False
     fault: str = ""
+    number: int = 0
 
 
 def candidates(analysis: Any, prior: Prior | None, phi: Operator) -> list[Candidate]:
@@ -101,6 +106,19 @@ def candidates(analysis: Any, prior: Prior | None, phi: Operator) -> list[Candid
     if sum(n > 1 for n in shape) == 1 and max(shape) > 2:
         return _along_one_axis(shape, both)
     return _on_grid(shape, phi)
+
+
+def over_tasks(given: list[Candidate], n_tasks: int) -> list[Candidate]:
+    """Return candidates for the unknowns of several tasks in one vector, whose rows share precisions."""
+    return [
+        candidate._replace(
+            operator=repeated(candidate.operator, n_tasks),
+            prior=OneAfterAnother(candidate.prior.within_a_task, n_tasks),
+            else_process=False,
+            shape=None,
+        )
+        for candidate in given
+    ]
 
 
 def _differences(shape: tuple[int, ...], mixed: bool = True) -> Operator:
@@ -217,8 +235,10 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
         whole = AnalysisProblem.of(problem, given[0].operator, given[0].prior)
         return Chosen(whole.with_noise(broken.noise_var), (), broken.stopped, broken.fault)
     notes = []
+    first = 0
     if on_tiles:
         best, words = _best(given, on_tiles)
+        first = best
         notes.append(f"{words} in {TILES} parts of the whole")
         given = [given[best]]
     parts = HeldOutParts().parts(problem.n_rows, runner.rng)
@@ -251,7 +271,7 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
     if abs(np.log(scale)) > 0.1:
         notes.append(f"variances are multiplied by {scale:.2g}, as errors at data held out have it")
     ready = replace(chosen.problem.with_noise(noise_var), warm=WarmStart(chosen.last), scale=scale)
-    return Chosen(ready, tuple(notes))
+    return Chosen(ready, tuple(notes), number=first + best)
 
 
 def judge(

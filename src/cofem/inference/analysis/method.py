@@ -397,7 +397,7 @@ def pace_of(problem: AnalysisProblem) -> Pace:
 def is_coarse(problem: AnalysisProblem) -> bool:
     """Tell whether data are places of a small picture, whose details may be one place wide."""
     rows = problem.rows
-    of_picture = rows.grid is not None and sum(n > 1 for n in rows.grid) > 1
+    of_picture = rows.grid is not None and len(rows.axes) > 1
     enough = problem.n_rows >= ENOUGH_TO_COMPARE and problem.n_columns <= COARSE
     return of_picture and enough and problem.phi.operator.facts.one_per_row
 

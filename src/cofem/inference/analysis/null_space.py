@@ -7,6 +7,9 @@ import numpy as np
 from cofem._arrays import inner, on_device_of
 from cofem.inference.analysis.problem import AnalysisProblem
 
+#: Arrays that rows do not go across that are looked at.
+MOST_APART = 16
+
 
 def about_null_space(problem: AnalysisProblem) -> list[str]:
     """Say so where neither data nor prior determine the unknown.
@@ -27,15 +30,26 @@ def about_null_space(problem: AnalysisProblem) -> list[str]:
 
 
 def _smooth(problem: AnalysisProblem) -> list[np.ndarray]:
-    """Return the constant and a slope along each axis."""
+    """Return the constant and a slope along each axis, or those of arrays that rows do not go across."""
     shape = problem.rows.grid or (problem.n_columns,)
-    slopes = []
-    for axis, n in enumerate(shape):
-        ramp = np.linspace(-1.0, 1.0, n) if n > 1 else np.zeros(n)
-        ramp = ramp.reshape([-1 if i == axis else 1 for i in range(len(shape))])
-        if n > 1:
-            slopes.append(np.broadcast_to(ramp, shape).ravel())
-    return [np.ones(problem.n_columns), *slopes]
+    apart = [axis for axis in range(len(shape)) if axis - len(shape) not in problem.rows.axes]
+    apart = [axis for axis in apart if shape[axis] > 1] if problem.rows.grid else []
+    whole = [np.ones(shape)]
+    for axis in range(len(shape)):
+        if axis not in apart and shape[axis] > 1:
+            ramp = np.linspace(-1.0, 1.0, shape[axis])
+            ramp = ramp.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+            whole.append(np.broadcast_to(ramp, shape))
+    found = []
+    for place in list(np.ndindex(*(shape[axis] for axis in apart)))[:MOST_APART]:
+        for direction in whole:
+            part = np.zeros(shape)
+            where: list[slice | int] = [slice(None)] * len(shape)
+            for axis, index in zip(apart, place, strict=True):
+                where[axis] = index
+            part[tuple(where)] = direction[tuple(where)]
+            found.append(part.ravel())
+    return found
 
 
 def _is_unseen(problem: AnalysisProblem, direction: np.ndarray) -> bool:

@@ -181,7 +181,7 @@ class AnalysisProblem(Problem):
         return on_device_of(self.y, start) if isinstance(start, np.ndarray) else start
 
 
-def checked_analysis(analysis: Any, problem: Problem) -> Any:
+def checked_analysis(analysis: Any, problem: Problem, n_columns: int) -> Any:
     """Return a shape or a name as it is, anything else as an operator that can be B; raise by name.
 
     Parameters
@@ -189,7 +189,9 @@ def checked_analysis(analysis: Any, problem: Problem) -> Any:
     analysis : Operator, matrix, shape or str
         As for `cofem.fit`.
     problem : Problem
-        The problem, for the number of columns and the kind of arrays.
+        The problem, for the kind of arrays.
+    n_columns : int
+        Number of unknowns of a task.
     """
     is_shape = isinstance(analysis, tuple) and all(isinstance(n, int | np.integer) for n in analysis)
     is_number = isinstance(analysis, int | np.integer) and not isinstance(analysis, bool)
@@ -199,10 +201,9 @@ def checked_analysis(analysis: Any, problem: Problem) -> Any:
         operator = as_operator(analysis)
     except (TypeError, ValueError) as error:
         raise type(error)(f"analysis must be an operator, a shape or 'auto': {error}") from error
-    n_rows, n_columns = operator.shape
-    if n_columns != problem.n_columns or n_rows < 1:
+    if operator.shape[1] != n_columns or operator.shape[0] < 1:
         raise ValueError(
-            f"analysis must have {problem.n_columns} columns, as many as Phi, and a row at least, got shape "
+            f"analysis must have {n_columns} columns, as many as Phi, and a row at least, got shape "
             f"{operator.shape}"
         )
     if operator.is_complex and not problem.is_complex:

@@ -171,6 +171,30 @@ class Rows:
         return None if first is None else first.shape
 
     @cached_property
+    def axes(self) -> tuple[int, ...]:
+        """Axes of the grid that rows go along, counted from the last, -1: along others are arrays apart.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import Gradient
+        >>> Rows(Gradient((3, 4, 4), axes=(1, 2)), like=np.zeros(1)).axes
+        (-2, -1)
+        """
+        found: set[int] = set()
+        grid = self.grid or ()
+        for symbol in self.symbols() if grid else ():
+            # A product over axes: where it is largest, none of the others is zero.
+            top = [int(i) for i in np.unravel_index(int(np.argmax(symbol)), grid)]
+            for axis in range(len(grid)):
+                where: list[int | slice] = [*top]
+                where[axis] = slice(None)
+                line = symbol[tuple(where)]
+                if (line != line[0]).any():
+                    found.add(axis - len(grid))
+        return tuple(sorted(found))
+
+    @cached_property
     def energies(self) -> np.ndarray:
         """Mean squared norm of the rows of each band."""
         if self.grid is not None:
@@ -259,7 +283,7 @@ class Rows:
             return values
         if part.boxes is not None:
             for box in part.boxes:
-                means = window_means(box.of(values), 1)
+                means = window_means(box.of(values), 1, self.axes)
                 values[box.start : box.stop] = namespace(values).reshape(means, (-1,))
             return values
         if self.operator.row_places is None:
@@ -270,7 +294,7 @@ class Rows:
             (self.n_bands * prod(grid),), dtype=values.dtype, device=array_api_compat.device(values)
         )
         cells[where] = values
-        sums = window_sums(xp.reshape(cells, (self.n_bands, *grid)), 1, len(grid))
+        sums = window_sums(xp.reshape(cells, (self.n_bands, *grid)), 1, self.axes)
         return xp.reshape(sums, (-1,))[where] * counts.like(values)
 
     @cached_property
@@ -281,7 +305,7 @@ class Rows:
         index = self.bands * prod(grid) + places
         present = np.zeros(self.n_bands * prod(grid))
         present[index] = 1
-        counts = window_sums(present.reshape(self.n_bands, *grid), 1, len(grid)).ravel()[index]
+        counts = window_sums(present.reshape(self.n_bands, *grid), 1, self.axes).ravel()[index]
         return DeviceCache(index), DeviceCache((1 / counts).astype(precision_of(self.like)))
 
     def pooled_places(self, values: Array) -> Array:
@@ -290,7 +314,7 @@ class Rows:
         if grid is None or not _is_assigned_to(values):
             return values
         xp = namespace(values)
-        return xp.reshape(window_means(xp.reshape(values, grid), 1), (-1,))
+        return xp.reshape(window_means(xp.reshape(values, grid), 1, self.axes), (-1,))
 
     @property
     def has_squares(self) -> bool:

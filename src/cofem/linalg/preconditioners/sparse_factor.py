@@ -60,6 +60,14 @@ class SparseFactor(PosteriorPreconditioner):
         symmetric = {"SymmetricMode": True}
         return splu(self.matrix, permc_spec=order, diag_pivot_thresh=0.0, options=symmetric)
 
+    @property
+    def exists(self) -> bool:
+        """Whether the matrix has a factor: not if it is singular."""
+        try:
+            return self._factor is not None
+        except RuntimeError:  # SuperLU's word for it
+            return False
+
     def apply(self, r: Array, out: Array) -> None:
         """Write ``P^-1 r`` into `out`, both of shape (B, D)."""
         columns = np.ascontiguousarray(r.T)
@@ -86,7 +94,7 @@ def sparse_factor(phi: Dictionary, rows: Any, alpha: Array, noise_var: float) ->
         Noise variance.
     """
     n_unknowns = phi.shape[1]
-    along_one_axis = rows.grid is not None and sum(n > 1 for n in rows.grid) <= 1
+    along_one_axis = rows.grid is not None and len(rows.axes) <= 1
     if not isinstance(alpha, np.ndarray):
         return None
     if rows.grid is None:  # on a grid the matrix would be made in vain
@@ -98,7 +106,9 @@ def sparse_factor(phi: Dictionary, rows: Any, alpha: Array, noise_var: float) ->
         return None
     weights = scipy.sparse.diags_array(noise_var * alpha.astype(np.float64))
     whole = scipy.sparse.csc_array(gram + matrix.T @ weights @ matrix)
-    return SparseFactor(whole, along_one_axis)
+    factor = SparseFactor(whole, along_one_axis)
+    # Where neither data nor prior determine a direction, there is none; waves do without.
+    return factor if factor.exists else None
 
 
 def _is_narrow(matrix: scipy.sparse.csr_array | None) -> bool:

@@ -71,6 +71,9 @@ class CosinePreconditioner(WavePreconditioner):
     sharpness_for_probes: ClassVar[float] = 0.3
 
 
+#: Eigenvalue relative to the largest below which nothing is seen of a wave.
+UNSEEN = 1e-13
+
 #: Eigenvalues for the cosine transform, of dictionaries in use.
 _COSINES: WeakKeyDictionary[Dictionary, np.ndarray | None] = WeakKeyDictionary()
 
@@ -135,6 +138,8 @@ def wave_preconditioner(
             waves = waves[..., : circulant.shape[-1] // 2 + 1]
         level = float(np.mean(spectrum)) + phi.energy / phi.shape[1]
         spectrum = circulant.eigenvalues.astype(np.float64) + np.tensordot(means, waves, 1)
+        # Waves that neither data nor prior see are not in what is solved for, but for rounding.
+        spectrum[spectrum < UNSEEN * float(spectrum.max())] = level
         scale = xp.sqrt(level * reciprocal(diagonal))
         response = on_device_of(alpha, (1 / spectrum).astype(precision_of(alpha)))
         return FourierPreconditioner(alpha, noise_var, alpha, circulant, scale, response)
