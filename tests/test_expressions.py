@@ -18,13 +18,17 @@ from cofem.files import read_array, read_npz
 from cofem.operators import (
     DCT,
     FFT,
+    NUFFT,
     BlockDCT,
+    Coils,
     Convolution,
+    Dense,
     Gradient,
     Identity,
     Mask,
     Wavelet,
     WaveletFrame,
+    block_diag,
     hstack,
 )
 
@@ -32,6 +36,8 @@ RNG = np.random.default_rng(0)
 ROWS = np.array([5, 0, 3, 9])
 KERNEL = np.array([1.0, 2.0, 0.5])
 MATRIX = RNG.standard_normal((5, 16))
+POINTS = np.random.default_rng(1).uniform(-2, 2, (3, 2))
+MAPS = np.random.default_rng(2).standard_normal((2, 4, 4, 2)) @ np.array([1.0, 1.0j])
 FLAGS = RNG.random((4, 4)) < 0.5
 
 
@@ -49,6 +55,8 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     np.save("my-kernel.v2.npy", KERNEL)
     np.save("matrix.npy", MATRIX)
     np.save("weights.npy", np.arange(1.0, 17))
+    np.save("points.npy", POINTS)
+    np.save("maps.npy", MAPS)
     np.savez("several.npz", rows=ROWS, kernel=KERNEL)
     np.savez("one.npz", ROWS)
     scipy.sparse.save_npz("sparse.npz", scipy.sparse.csr_array(MATRIX))
@@ -108,6 +116,11 @@ GOOD = {
     "hstack(identity(16), idct(16))": lambda: hstack([Identity(16), DCT(16).T]),
     "vstack(dense(matrix.npy), identity(16))": lambda: np.vstack([MATRIX, np.eye(16)]),
     "( dense(matrix.npy).T ).H": lambda: MATRIX,
+    "nufft(points.npy, (4, 4))": lambda: NUFFT(POINTS, (4, 4)),
+    "blockdiag(mask(rows.npy, (4, 4)) @ fft((4, 4)), copies=2) @ coils(maps.npy)": lambda: (
+        block_diag([Mask(ROWS, (4, 4)) @ FFT((4, 4))] * 2) @ Coils(MAPS)
+    ),
+    "blockdiag(dense(matrix.npy), identity(2))": lambda: block_diag([Dense(MATRIX), Identity(2)]),
 }
 
 
@@ -124,6 +137,10 @@ def test_every_name_is_tried() -> None:
 
 
 BAD = {
+    "blockdiag(identity(4), copies=0)": "copies must be a whole number from 1 to 65536, got 0",
+    "blockdiag()": "operators must be a non-empty sequence",
+    "nufft(points.npy, 4)": "points must have shape (M, 1)",
+    "coils(weights.npy)": "maps must have shape (coils",
     "": "an operator or a number is wanted at column 1, got 'the end'",
     "   ": "an operator or a number is wanted",
     "3": "an operator is wanted",

@@ -16,7 +16,9 @@ from cofem.files import SUFFIXES, check_unpacked, read_array
 from cofem.operators import (
     DCT,
     FFT,
+    NUFFT,
     BlockDCT,
+    Coils,
     Convolution,
     Dense,
     Diagonal,
@@ -28,12 +30,15 @@ from cofem.operators import (
     Wavelet,
     WaveletFrame,
     as_operator,
+    block_diag,
     hstack,
     vstack,
 )
 
 #: Most axes of a signal, and its largest size where the system does not tell how much memory there is.
 MOST_AXES = 16
+#: Most copies of an operator along the diagonal.
+MOST_COPIES = 2**16
 LARGEST = 2**40
 
 
@@ -165,6 +170,12 @@ def _stack(join: Callable[[list[Operator]], Operator]) -> Callable[..., Operator
     return lambda n_columns, *operators: join(list(_one_by_one(operators)))
 
 
+def _block_diagonal(n_columns: int | None, *operators: Any, copies: int = 1) -> Operator:
+    if not isinstance(copies, int) or not 1 <= copies <= MOST_COPIES:
+        raise ExpressionError(f"copies must be a whole number from 1 to {MOST_COPIES}, got {brief(copies)}")
+    return block_diag(list(_one_by_one(operators)) * copies)
+
+
 class Name(NamedTuple):
     """What stands behind a name: how it is built, how it is typed, and what it is."""
 
@@ -223,6 +234,21 @@ NAMES: dict[str, Name] = {
         lambda n_columns, file: Diagonal(read_array(_file(file))),
         "diagonal(weights.npy)",
         "every entry times a number",
+    ),
+    "nufft": Name(
+        lambda n_columns, points, *lengths: NUFFT(read_array(_file(points)), _shape(lengths)),
+        "nufft(points.npy, (48, 64))",
+        "Fourier coefficients at any points, one in each row of the file",
+    ),
+    "coils": Name(
+        lambda n_columns, maps: Coils(read_array(_file(maps))),
+        "coils(maps.npy)",
+        "a picture as each coil sees it, by maps of shape (coils, height, width)",
+    ),
+    "blockdiag": Name(
+        _block_diagonal,
+        "blockdiag(fft((48, 64)), copies=8)",
+        "operators along the diagonal: each has data of its own, as that of each coil",
     ),
     "hstack": Name(_stack(hstack), "hstack(identity(1024), idct(1024))", "operators side by side"),
     "vstack": Name(_stack(vstack), "vstack(dct(1024), identity(1024))", "operators on top of each other"),
