@@ -75,6 +75,30 @@ class CirculantGram:
         return dispatch.from_spectrum(spectrum, self.shape, real=self.is_real)
 
 
+def nearest_to_lags(lags: np.ndarray) -> CirculantGram:
+    """Return the circular convolution nearest to a matrix, from sums of its entries over each lag, over n.
+
+    Parameters
+    ----------
+    lags : ndarray of shape (2 n_1, ...)
+        By ``i - j`` from -n to n - 1 along each axis.
+
+    Examples
+    --------
+    Of ``[[2, 1], [1, 2]]`` the sums are 4 at lag 0 and 1 at lags -1 and 1:
+
+    >>> import numpy as np
+    >>> nearest_to_lags(np.array([0.0, 1.0, 4.0, 1.0]) / 2).eigenvalues.tolist()
+    [3.0, 1.0]
+    """
+    folded = lags
+    for axis, length in enumerate(lags.shape):
+        shape = (*folded.shape[:axis], 2, length // 2, *folded.shape[axis + 1 :])
+        folded = folded.reshape(shape).sum(axis=axis)
+    spectrum = dispatch.padded_spectrum(folded.astype(np.complex128), folded.shape, real=False)
+    return CirculantGram(folded.shape, np.maximum(spectrum.real, 0.0), False, is_exact=False, repeats=False)
+
+
 def cosine_eigenvalues(circulant: CirculantGram) -> np.ndarray | None:
     """Return the eigenvalues of the same convolution on a grid that is mirrored at its borders.
 

@@ -21,8 +21,10 @@ from cofem._arrays import (
     to_numpy,
 )
 from cofem.operators.base import Operator
+from cofem.operators.circulant import CirculantGram, nearest_to_lags
 from cofem.operators.facts import Facts
 from cofem.operators.sampling import Diagonal
+from cofem.operators.transforms import dispatch
 
 
 class Coils(Operator):
@@ -133,6 +135,16 @@ class Coils(Operator):
 
     def _row_parts(self) -> list[Operator]:
         return [Diagonal(self.maps[i]) for i in range(self.maps.shape[0])]
+
+    def _nearest_of_views(self, each: Operator) -> CirculantGram | None:
+        lags = each._lag_gram()
+        padded = tuple(2 * n for n in self.signal_shape)
+        if lags is None or lags.shape != padded:
+            return None
+        maps = to_numpy(self.maps).astype(np.complex128).reshape(-1, *self.signal_shape)
+        power = squared_modulus(dispatch.padded_spectrum(maps, padded, real=False)).sum(axis=0)
+        overlap = np.fft.fftshift(dispatch.from_spectrum(power.astype(np.complex128), padded, real=False))
+        return nearest_to_lags(lags * overlap.conj() / self.shape[1])
 
     def _sparse_matrix(self) -> scipy.sparse.csr_array:
         parts = [part.sparse_matrix() for part in self._row_parts()]

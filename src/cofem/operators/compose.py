@@ -316,6 +316,20 @@ class Product(Operator):
             found = None if found is None else factor._circulant_between(found)
         return super()._circulant_gram() if found is None else found
 
+    def _nearest_circulant(self) -> CirculantGram | None:
+        first, *rest = self.factors
+        inner = compose(*rest)
+        if first.facts.one_per_row:
+            grid = inner._fourier_grid()
+            if grid is not None:
+                weights = to_numpy(first.column_norms()).astype(np.float64).reshape(grid) ** 2
+                return CirculantGram(grid, weights, is_real=False)
+            known = inner.nearest_circulant()
+            return None if known is None else known.times(mean_square(first), is_exact=False)
+        copied = first._copied()
+        found = None if copied is None or len(rest) > 1 else rest[0]._nearest_of_views(copied)
+        return super()._nearest_circulant() if found is None else found
+
     def _filter_bank(self) -> FilterBank | None:
         found = self.factors[0].filter_bank()
         for factor in self.factors[1:]:

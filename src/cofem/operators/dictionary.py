@@ -357,6 +357,13 @@ class Dictionary(Operator):
         return self._known_circulant
 
     @cached_property
+    def _known_nearest(self) -> CirculantGram | None:
+        return self.operator.nearest_circulant()
+
+    def _nearest_circulant(self) -> CirculantGram | None:
+        return self._known_nearest
+
+    @cached_property
     def _known_blocks(self) -> BlockCirculantGram | None:
         return self.operator.block_circulant_gram()
 

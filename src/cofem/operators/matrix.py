@@ -268,6 +268,39 @@ class Matrix(Structure):
     def _circulant_gram(self) -> CirculantGram | None:
         return self._local
 
+    def nearest_circulant(self) -> CirculantGram | None:
+        """Return the circular convolution that is nearest to ``Phi^H Phi``, for preconditioners, or None.
+
+        More is known than by `circulant_gram`: of samples of a Fourier transform it is ``Phi^H Phi`` itself;
+        where that depends on the lag between two places alone, or on maps of coils too, it is the mean over
+        each lag (T. Chan 1988).
+
+        Examples
+        --------
+        >>> from cofem.operators import FFT, Mask
+        >>> (Mask([0, 3], 4) @ FFT(4)).nearest_circulant().eigenvalues.tolist()
+        [1.0, 0.0, 0.0, 1.0]
+        """
+        return self._nearest_circulant()
+
+    def _nearest_circulant(self) -> CirculantGram | None:
+        return self.circulant_gram()
+
+    def _lag_gram(self) -> np.ndarray | None:
+        """Return ``<phi_i, phi_j>`` by ``i - j``, -n to n - 1 along each axis, where it is the same."""
+        known = self.nearest_circulant()
+        if known is None or not known.is_exact or not known.repeats:
+            return None
+        return np.tile(known.table(), (2,) * len(known.shape))
+
+    def _nearest_of_views(self, each: Operator) -> CirculantGram | None:
+        """Return `nearest_circulant` of an operator of every view that this one gives of its unknown."""
+        return None
+
+    def _copied(self) -> Operator | None:
+        """Return the operator whose copies this one has along its diagonal, if it is that."""
+        return None
+
     @cached_property
     def _local(self) -> CirculantGram | None:
         """How columns are coupled with their neighbours, found by asking; None if they are not, or known."""

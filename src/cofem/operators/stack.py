@@ -274,6 +274,10 @@ class BlockDiagonal(Operator):
     def _gram(self, x: Array) -> Array:
         return self._apply("_gram", x, 1)
 
+    def _copied(self) -> Operator | None:
+        first = self.parts[0]
+        return first if all(op is first for op in self.parts) else None
+
     def _abs2(self) -> Operator | None:
         known = [square for square in self._once(lambda op: op.abs2()) if square is not None]
         return BlockDiagonal(known) if len(known) == len(self.parts) else None
@@ -288,8 +292,8 @@ class BlockDiagonal(Operator):
         return None if known is None else scipy.sparse.csr_array(scipy.sparse.block_diag(known, format="csr"))
 
     def _row_groups(self) -> np.ndarray | None:
-        first = self.parts[0]
-        if first.row_groups is None or any(op is not first for op in self.parts):
+        first = self._copied()
+        if first is None or first.row_groups is None:
             return None
         return np.tile(first.row_groups, len(self.parts))
 

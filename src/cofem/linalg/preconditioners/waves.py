@@ -127,7 +127,7 @@ def wave_preconditioner(
     xp = namespace(alpha)
     prior = noise_var * rows.diagonal(alpha)
     diagonal = prior + phi.column_energy
-    circulant = phi.circulant_gram()
+    circulant = phi.nearest_circulant()
     if rows.grid is None:
         return WavePreconditioner(xp.sqrt(reciprocal(diagonal)))
     means = noise_var * rows.band_means(alpha)
