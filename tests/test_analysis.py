@@ -672,6 +672,32 @@ def test_contrasts_help_each_other() -> None:
     assert learned.analysis.shape[1] == 1600
 
 
+@pytest.mark.parametrize("analysis", [None, Gradient((20, 20))])
+def test_interrupted_lists_keep_what_is_known_of_each_task(analysis, tmp_path: Path) -> None:
+    """Also before the noise is known; what is resumed ends with the same bits."""
+    masks, data, _ = contrasts(20)
+    same: dict[str, Any] = dict(prior=cofem.MultiTask(), rng=0, analysis=analysis, max_iter=6)
+    whole = cofem.fit(masks, data, tol=0, **same)
+    for step in (2, 40):
+        path = tmp_path / f"{step}.npz"
+        seen: list[int] = []
+
+        def interrupt(snapshot, seen=seen, step=step) -> None:
+            seen.append(snapshot.iteration)
+            if len(seen) == step:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt) as caught:
+            cofem.fit(masks, data, callback=interrupt, tol=0, checkpoint=path, **same)
+        post = caught.value.posterior
+        assert post.mean.shape == (400, 2)
+        assert post.task(1).mean.shape == (400,)
+        assert post.alpha.shape == ((400,) if analysis is None else (analysis.shape[0],))
+        np.testing.assert_array_equal(
+            cofem.fit(masks, data, tol=0, resume=path, **same).mean, whole.mean, strict=True
+        )
+
+
 def test_windows_do_not_reach_from_task_to_task() -> None:
     """What one task has says nothing about the other, where they share no precision."""
     rows = Rows(Gradient((2, 6, 6), axes=(1, 2)), np.zeros(1))

@@ -300,8 +300,8 @@ def fit_in_analysis(
         given = candidates_among_rows(analysis, phi)
     else:
         given = candidates(analysis, settings.prior if settings.prior_given else None, phi)
-    of_one = [candidate.operator for candidate in given]
-    if tasks:
+    of_one = given[0].operator
+    if tasks:  # the prior that joins them was given, so that there is one candidate
         given = over_tasks(given, len(tasks))
     max_iter = method.default_max_iter if settings.max_iter is None else settings.max_iter
     for candidate in given:
@@ -327,15 +327,22 @@ def fit_in_analysis(
         if so_far is not None:
             so_far = so_far if learned is not None else _before_the_noise_is_known(synthesis, so_far)
             interrupt.posterior = _posterior(prepared, so_far, method)
+            if tasks:
+                interrupt.posterior = _split_in_analysis(interrupt.posterior, so_far, of_one, tasks)
         raise
     notes = (*about_the_data(data, prepared), note, *chosen.notes, *about_null_space(chosen.problem))
     post = _concluded(prepared, outcome, method, learned, notes, settings)
-    if not tasks:
-        return post
-    assert isinstance(chosen.problem.prior, OneAfterAnother)
-    alpha, rows = chosen.problem.prior.of_one(post.alpha), of_one[chosen.number]
-    rows = rows.astype(precision_of(post.variance))
-    return split_tasks(replace(post, alpha=alpha, analysis=rows), tasks)
+    return _split_in_analysis(post, outcome, of_one, tasks) if tasks else post
+
+
+def _split_in_analysis(
+    post: Posterior, outcome: Outcome, of_one: Operator, tasks: Sequence[Operator]
+) -> Posterior:
+    """Take a posterior in analysis form apart into those of its tasks, whose rows are those of `of_one`."""
+    prior = outcome.problem.prior
+    assert isinstance(prior, OneAfterAnother)
+    rows = of_one.astype(precision_of(post.variance))
+    return split_tasks(replace(post, alpha=prior.of_one(post.alpha), analysis=rows), tasks)
 
 
 def _concluded(
@@ -469,4 +476,9 @@ def _fit_different(data: Data, settings: Settings, runner: Runner) -> Posterior:
         prior=OneAfterAnother(settings.prior.within_a_task, count),
         alpha_init=start if np.ndim(start) == 0 else np.tile(start, count),
     )
-    return split_tasks(fit_task(together, joint, runner), operators)
+    try:
+        return split_tasks(fit_task(together, joint, runner), operators)
+    except FitInterrupted as interrupt:
+        if interrupt.posterior is not None:
+            interrupt.posterior = split_tasks(interrupt.posterior, operators)
+        raise

@@ -72,15 +72,12 @@ class Chosen(NamedTuple):
         Whether a callback stopped it.
     fault : str
         What went wrong.
-    number : int
-        Which candidate it is.
     """
 
     problem: AnalysisProblem
     notes: tuple[str, ...] = ()
     stopped: bool = False
     fault: str = ""
-    number: int = 0
 
 
 def candidates(analysis: Any, prior: Prior | None, phi: Operator) -> list[Candidate]:
@@ -235,10 +232,8 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
         whole = AnalysisProblem.of(problem, given[0].operator, given[0].prior)
         return Chosen(whole.with_noise(broken.noise_var), (), broken.stopped, broken.fault)
     notes = []
-    first = 0
     if on_tiles:
         best, words = _best(given, on_tiles)
-        first = best
         notes.append(f"{words} in {TILES} parts of the whole")
         given = [given[best]]
     parts = HeldOutParts().parts(problem.n_rows, runner.rng)
@@ -271,7 +266,7 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
     if abs(np.log(scale)) > 0.1:
         notes.append(f"variances are multiplied by {scale:.2g}, as errors at data held out have it")
     ready = replace(chosen.problem.with_noise(noise_var), warm=WarmStart(chosen.last), scale=scale)
-    return Chosen(ready, tuple(notes), number=first + best)
+    return Chosen(ready, tuple(notes))
 
 
 def judge(
