@@ -17,6 +17,7 @@ from cofem.linalg.preconditioners import (
     deflated,
     from_bands,
     from_blocks,
+    from_decay,
     large_atoms,
     large_columns,
     waves_of,
@@ -97,6 +98,8 @@ def build_system(
         if with_large:
             large = large_columns(phi, reciprocal(alpha), noise_var)
         return PosteriorSystem(phi, alpha, noise_var, form, large, at_once)
+    if preconditioner == "auto" and (decay := from_decay(phi, alpha, noise_var)) is not None:
+        return PosteriorSystem(phi, alpha, noise_var, form, decay, at_once)
     if preconditioner == "auto" and (bands := from_bands(phi, alpha, noise_var)) is not None:
         return PosteriorSystem(phi, alpha, noise_var, form, bands, at_once)
     if preconditioner == "auto" and (waves := waves_of(phi, alpha, noise_var)) is not None:

@@ -29,6 +29,7 @@ from cofem.operators.agreed import (
 )
 from cofem.operators.base import Operator
 from cofem.operators.circulant import CirculantGram
+from cofem.operators.decay import Decay
 from cofem.operators.entries import StoredMatrix, diagonal_moduli, like_entries_of, to_device_of
 from cofem.operators.facts import Facts
 from cofem.operators.filters import BlockCirculantGram, FilterBank
@@ -72,6 +73,10 @@ class Scaled(SameAxes):
     def _circulant_gram(self) -> CirculantGram | None:
         known = self.operator.circulant_gram()
         return None if known is None else known.times(abs(self.scalar) ** 2)
+
+    def _decay(self) -> Decay | None:
+        known = self.operator._decay()
+        return None if known is None else known._replace(seen=abs(self.scalar) ** 2 * known.seen)
 
     def _circulant_between(self, circulant: CirculantGram) -> CirculantGram | None:
         known = self.operator._circulant_between(circulant)
@@ -315,6 +320,19 @@ class Product(Operator):
         for factor in rest:
             found = None if found is None else factor._circulant_between(found)
         return super()._circulant_gram() if found is None else found
+
+    def _decay(self) -> Decay | None:
+        first, *rest = self.factors
+        *left, last = self.factors
+        if first.facts.one_per_row:
+            known = compose(*rest)._decay()
+            weights = None if known is None else to_numpy(first.column_norms()).astype(np.float64) ** 2
+            return None if known is None else known._replace(seen=known.seen * weights)
+        known = compose(*left)._decay() if last.facts.diagonal else None
+        if known is None or known.scale is not None:
+            return None
+        scale = to_numpy(last.column_norms()).astype(np.float64)
+        return known._replace(scale=scale) if (scale > 0).all() and not last.is_complex else None
 
     def _nearest_circulant(self) -> CirculantGram | None:
         first, *rest = self.factors

@@ -25,6 +25,7 @@ from cofem._arrays import (
 from cofem._warn import warn
 from cofem.operators.base import Operator
 from cofem.operators.circulant import CirculantGram
+from cofem.operators.decay import Decay, decay_of
 from cofem.operators.entries import lookup
 from cofem.operators.filters import FilterBank, gram_at_offsets
 from cofem.operators.transforms import dispatch
@@ -182,6 +183,11 @@ class Convolution(Operator):
         else:
             self._output_shape = self.signal_shape
             self._origin = tuple(0 if self.causal else (k - 1) // 2 for _, k in sizes)
+
+    def _decay(self) -> Decay | None:
+        if not self.causal or self.output != "same" or self.kernel.ndim > 1:
+            return None
+        return decay_of(self.kernel, self.signal_shape[0], ring=self.mode == "circular")
 
     def _kernel_spectrum(self, shape: tuple[int, ...]) -> np.ndarray:
         padded = np.zeros(shape, dtype=self.kernel.dtype)

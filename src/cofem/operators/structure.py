@@ -9,6 +9,7 @@ import numpy as np
 
 from cofem.operators.action import Action
 from cofem.operators.boxes import Box
+from cofem.operators.decay import Decay
 from cofem.operators.diagonals import symmetric
 from cofem.operators.filters import BlockCirculantGram, FilterBank
 from cofem.operators.symbols import check_basis
@@ -150,6 +151,23 @@ class Structure(Action):
 
     def _circulant_between(self, circulant: CirculantGram) -> CirculantGram | None:
         """Return what is like ``Phi^H C Phi`` for a circular convolution C of data, if that is one too."""
+        return None
+
+    def decay(self) -> Decay | None:
+        """Return how columns decay, where that is by one factor from each place to the next; else None.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import Convolution, Mask
+        >>> kernel = 0.5 ** np.arange(20)
+        >>> Phi = Mask([0, 2], 3) @ Convolution(kernel, 3, mode="linear", causal=True)
+        >>> Phi.decay().ratio, Phi.decay().seen.tolist()
+        (0.5, [1.0, 0.0, 1.0])
+        """
+        return self._decay()
+
+    def _decay(self) -> Decay | None:
         return None
 
     def shifted_rows(self) -> Shifts | None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from cofem._arrays import Array, conj, in_precision, namespace, on_device_of, precision_of, to_numpy
 from cofem.linalg.banded_inverse import LEAST_BLOCK, inverse_diagonal
+from cofem.linalg.decaying_shares import decaying_shares
 from cofem.linalg.diagonals.base import (
     DiagonalEstimate,
     DiagonalEstimator,
@@ -25,6 +26,7 @@ from cofem.linalg.factor import (
     solve_lower,
 )
 from cofem.linalg.preconditioners.banded import known_bands
+from cofem.linalg.preconditioners.decays import known_decay
 from cofem.operators.dictionary import Dictionary
 
 #: Coefficients count as gone when all of them together explain less than this share of the noise.
@@ -64,9 +66,9 @@ class Exact(DiagonalEstimator):
         self, context: PosteriorContext, carry: Any, rhs: RightHandSides, x: Array
     ) -> DiagonalEstimate:
         """Factor what has few diagonals, or else the live columns, written out."""
-        if (bands := factorable_bands(context.phi)) is not None:
+        if is_exact_on_a_line(context.phi):
             g = to_numpy(context.g).astype(np.float64)
-            value = g * banded_shares(bands, g, context.noise_var)
+            value = g * _shares_on_a_line(context.phi, g, context.noise_var)
             value = on_device_of(context.alpha, value.astype(precision_of(context.alpha)))
             return DiagonalEstimate(context.clip(value), 0.0, used=self.name, coherent=True)
         columns, g, live = live_columns(context)
@@ -78,6 +80,19 @@ class Exact(DiagonalEstimator):
             else:
                 value[live] = g * found
         return DiagonalEstimate(context.clip(value), 0.0, used=self.name)
+
+
+def is_exact_on_a_line(phi: Dictionary) -> bool:
+    """Tell whether variances are exact in every step, since columns are coupled along a line."""
+    return known_decay(phi) is not None or factorable_bands(phi) is not None
+
+
+def _shares_on_a_line(phi: Dictionary, g: np.ndarray, noise_var: float) -> np.ndarray:
+    if (decay := known_decay(phi)) is not None:
+        return decaying_shares(decay, g, noise_var)
+    bands = factorable_bands(phi)
+    assert bands is not None
+    return banded_shares(bands, g, noise_var)
 
 
 def factorable_bands(phi: Dictionary) -> np.ndarray | None:

@@ -20,7 +20,7 @@ from cofem.linalg.diagonals.base import (
 )
 from cofem.linalg.diagonals.clusters import Clusters
 from cofem.linalg.diagonals.corrected import Corrected
-from cofem.linalg.diagonals.exact import Exact, factorable_bands
+from cofem.linalg.diagonals.exact import Exact, is_exact_on_a_line
 from cofem.linalg.diagonals.pooled import Pooled
 from cofem.linalg.diagonals.self_consistent import SelfConsistent
 from cofem.linalg.diagonals.windows import Windows
@@ -145,7 +145,7 @@ class Gate(DiagonalEstimator):
         """List the estimators in the order they are tried."""
         n, d = context.phi.shape
         small = SMALL_ENTRIES if self.small is None else self.small
-        if n * d <= small or factorable_bands(context.phi) is not None:
+        if n * d <= small or is_exact_on_a_line(context.phi):
             return (Exact(),)
         grouped = () if context.phi.groups is None else (Pooled(probes=2),)
         coupled: tuple[DiagonalEstimator, ...] = (Clusters(),) if has_couplings(context.phi) else ()

@@ -3,6 +3,7 @@
 from cofem.linalg.preconditioners.banded import BandedPreconditioner, from_bands
 from cofem.linalg.preconditioners.base import PosteriorPreconditioner
 from cofem.linalg.preconditioners.block_fourier import BlockFourierPreconditioner, from_blocks
+from cofem.linalg.preconditioners.decays import DecayPreconditioner, from_decay
 from cofem.linalg.preconditioners.deflation import Deflated, deflated
 from cofem.linalg.preconditioners.diagonal import DiagonalPreconditioner
 from cofem.linalg.preconditioners.fourier import FourierPreconditioner
@@ -14,6 +15,7 @@ __all__ = [
     "BandedPreconditioner",
     "BlockFourierPreconditioner",
     "CosinePreconditioner",
+    "DecayPreconditioner",
     "Deflated",
     "DiagonalPreconditioner",
     "FourierPreconditioner",
@@ -23,6 +25,7 @@ __all__ = [
     "deflated",
     "from_bands",
     "from_blocks",
+    "from_decay",
     "large_atoms",
     "large_columns",
     "waves_of",

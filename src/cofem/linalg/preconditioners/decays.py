@@ -1,0 +1,125 @@
+r"""A preconditioner for impulses that decay by one factor from sample to sample.
+
+With ``c = G^-1 z``, where ``(G c)_i = c_i - ratio c_{i-1}``, the system has three diagonals:
+
+.. math:: \Phi^H\Phi + \sigma^2\mathrm{diag}(\alpha) = G^{-T} Q G^{-1},\quad
+    Q = W + \sigma^2 G^T\mathrm{diag}(\alpha) G.
+
+A factor and a solve take a few passes over D numbers, where the kernel itself couples each sample with as
+many others as it has entries. What is left out is where the kernel breaks off, and where a ring closes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from scipy.linalg import lapack
+
+from cofem._arrays import Array
+from cofem.linalg.preconditioners.base import PosteriorPreconditioner
+from cofem.operators.decay import Decay
+from cofem.operators.dictionary import Dictionary
+
+#: The decays of dictionaries in use.
+_KNOWN: WeakKeyDictionary[Dictionary, Decay | None] = WeakKeyDictionary()
+
+
+def known_decay(phi: Dictionary) -> Decay | None:
+    """Return how columns of a dictionary decay, if they do and are in memory; looked at once."""
+    if phi not in _KNOWN:
+        _KNOWN[phi] = phi.operator.decay() if isinstance(phi.like, np.ndarray) else None
+    return _KNOWN[phi]
+
+
+def three_diagonals(decay: Decay, precision: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the diagonal of Q, shape (D,), and the one beside it, shape (D - 1,).
+
+    Parameters
+    ----------
+    decay : Decay
+        The decay.
+    precision : ndarray of shape (D,)
+        ``noise_var alpha`` of the impulses.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> main, beside = three_diagonals(Decay(0.5, np.ones(3)), np.array([1.0, 2.0, 4.0]))
+    >>> main.tolist(), beside.tolist()
+    ([2.5, 4.0, 5.0], [-1.0, -2.0])
+    """
+    ahead = decay.ratio * precision[1:]
+    main = decay.seen + precision
+    main[:-1] += decay.ratio * ahead
+    return main, -ahead
+
+
+@dataclass(frozen=True)
+class DecayPreconditioner(PosteriorPreconditioner):
+    """Solve exactly, but for where a kernel breaks off.
+
+    Attributes
+    ----------
+    decay : Decay
+        The decay.
+    alpha : ndarray of shape (D,)
+        Prior precisions.
+    noise_var : float
+        Noise variance.
+    factor : pair of ndarray, optional
+        Factor of Q, once prepared.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> C = 0.5 ** np.subtract.outer(np.arange(3), np.arange(3)) * np.tri(3)
+    >>> P = DecayPreconditioner(Decay(0.5, np.ones(3)), np.array([1.0, 2.0, 3.0]), 0.1).prepared()
+    >>> x = np.empty((1, 3))
+    >>> P.apply(np.array([[1.0, 0.0, 2.0]]), x)
+    >>> np.allclose((C.T @ C + 0.1 * np.diag(P.alpha)) @ x[0], [1.0, 0.0, 2.0])
+    True
+    """
+
+    decay: Decay
+    alpha: np.ndarray
+    noise_var: float
+    factor: tuple[np.ndarray, np.ndarray] | None = None
+
+    #: As in `FourierPreconditioner`.
+    sharpness_for_probes: ClassVar[float] = 0.3
+
+    def prepared(self) -> DecayPreconditioner:
+        """Return the preconditioner with its factor."""
+        precision = self.noise_var * self.alpha.astype(np.float64)
+        if self.decay.scale is not None:
+            precision /= self.decay.scale**2
+        main, beside, failed = lapack.dpttrf(*three_diagonals(self.decay, precision))
+        if failed:
+            raise np.linalg.LinAlgError("a system with three diagonals is not positive definite")
+        return replace(self, factor=(main, beside))
+
+    def apply(self, r: Array, out: Array) -> None:
+        """Write ``P^-1 r`` into `out`, both of shape (B, D)."""
+        if np.iscomplexobj(r):
+            out[...] = self._solved(r.real) + 1j * self._solved(r.imag)
+        else:
+            out[...] = self._solved(r)
+
+    def _solved(self, r: np.ndarray) -> np.ndarray:
+        assert self.factor is not None
+        ratio, scale = self.decay.ratio, self.decay.scale
+        x = r.astype(np.float64) if scale is None else r / scale
+        x[:, :-1] -= ratio * x[:, 1:]
+        solved, _ = lapack.dpttrs(*self.factor, x.T)
+        x = np.ascontiguousarray(solved.T)
+        x[:, 1:] -= ratio * solved.T[:, :-1]
+        return x if scale is None else x / scale
+
+
+def from_decay(phi: Dictionary, alpha: Array, noise_var: float) -> DecayPreconditioner | None:
+    """Return the preconditioner, or None where columns do not decay in that way."""
+    decay = known_decay(phi) if isinstance(alpha, np.ndarray) else None
+    return None if decay is None else DecayPreconditioner(decay, alpha, noise_var)
