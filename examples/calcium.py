@@ -160,7 +160,7 @@ def main() -> None:
     axes[0].set_title("fluorescence")
     axes[1].vlines(place, 0, spikes[part], color="0.3", lw=3, alpha=0.4, label="true spikes")
     axes[1].plot(place, pooling[part], color=ORANGE, lw=1, label="pooling, L1, tuned")
-    axes[1].plot(place, mean[part], color=BLUE, lw=1, label="cofem")
+    axes[1].plot(place, mean[part], color=BLUE, lw=1, label="cofem, Sparser(2)")
     axes[1].fill_between(place, 0, 1.96 * std[part], color=GREEN, alpha=0.2, label="1.96 standard deviations")
     axes[1].legend(ncols=4, fontsize=8)
     axes[1].set_xlabel("sample")

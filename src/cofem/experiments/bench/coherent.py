@@ -51,11 +51,10 @@ class Coherent(Study):
         '`cofem.CoFEM(diagonal="rademacher", probes=100)`, fresh ones in every step, at sizes that exact EM '
         "does not reach; it is stopped after 12 times the default's time (a minute at least), and its error "
         "is what it was then. *Variances* is the error that the gate's own checks found, averaged over those "
-        "of the estimator it ended with (0 where variances are exact). Intervals of 90 %: of the coefficients "
-        "that are not zero, and of "
-        "data taken once more with new noise. The ratio of errors is the median of those of each problem "
-        "that exact EM was run on; beside it that of the medians, which are of different problems where "
-        "errors spread (0.5 to 19 % on the wider blur)."
+        "of the estimator it ended with (0 where variances are exact). Intervals of 90 %: of coefficients "
+        "that are not zero, and of data taken once more with new noise. The ratio of errors is the median of "
+        "those of each problem that exact EM was run on; beside it that of the medians, which are of "
+        "different problems where errors spread (0.5 to 19 % on the wider blur)."
     )
     setting_columns = ("kind", "D")
     figures = ("variance_error", "ran_out", "nonzero", "new_data", "noise_ratio")
