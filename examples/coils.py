@@ -16,8 +16,8 @@ Compared with: SigPy's ``SenseRecon``, ``L1WaveletRecon`` and ``TotalVariationRe
 data and maps, with their penalties tuned with the true image, which no user has. cofem is given the noise
 (``Coils(maps, noise_cov)`` makes it 1), and nothing else: ``analysis="auto"``.
 
-Tuning the other tools on radial data takes a minute and a half: ``--kinds Cartesian`` leaves them out, as this
-page of the gallery does. :doc:`The tables </examples>` have both.
+Tuning the other tools on radial data takes a minute and a half: ``--kinds Cartesian`` leaves them out, as
+this page of the gallery does. :doc:`The tables </examples>` have both.
 
 Needs: sigpy, finufft.
 """

@@ -106,6 +106,21 @@ def test_shares_are_those_of_the_inverse(size, ratio, unseen, spread, seed) -> N
     np.testing.assert_allclose(decaying_shares(Decay(ratio, seen), g, 0.1), wanted, rtol=1e-6)
 
 
+def test_pivots_that_rounding_has_eaten() -> None:
+    """Nothing is seen of a stretch whose precisions are twenty orders of magnitude apart."""
+    rng = np.random.default_rng(4)
+    for _ in range(200):
+        seen = np.where(rng.random(30) < 0.9, 0.0, 1.0)
+        g = 10 ** rng.uniform(-20, 2, 30)
+        for ratio in (0.5, 1 - 1e-9):
+            found = decaying_shares(Decay(ratio, seen), g, 1.0)
+            assert ((found >= 0) & (found <= 1)).all()
+            ready = DecayPreconditioner(Decay(ratio, seen), 1 / g, 1.0).prepared()
+            x = np.empty((1, 30))
+            ready.apply(np.ones((1, 30)), x)
+            assert np.isfinite(x).all()
+
+
 def test_a_kernel_that_breaks_off_is_close() -> None:
     """At 1 % of its first entry: variances differ by less than 0.5 %, and means not at all."""
     rng = np.random.default_rng(3)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.linalg import lapack
 
-from cofem.linalg.preconditioners.decays import three_diagonals
+from cofem.linalg.preconditioners.decays import factored, three_diagonals
 from cofem.operators.decay import Decay
 
 
@@ -32,19 +31,11 @@ def decaying_shares(decay: Decay, g: np.ndarray, noise_var: float) -> np.ndarray
         decay = decay._replace(seen=np.tile(decay.seen, 3))
         precision = np.tile(precision, 3)
     main, beside = three_diagonals(decay, precision)
-    before = _pivots(main, beside)
+    before = factored(main, beside)[0]
     before[:-1] -= decay.ratio**2 * precision[1:]
-    after = _pivots(main[::-1], beside[::-1])[::-1] - precision
+    after = factored(main[::-1], beside[::-1])[0][::-1] - precision
     before, after = (np.maximum(x, decay.seen) for x in (before, after))
     known = after.copy()
     known[1:] *= before[:-1] / (before[:-1] + decay.ratio**2 * after[1:] + tiny)
     shares = precision / (precision + known)
     return shares[size : 2 * size] if decay.ring else shares
-
-
-def _pivots(main: np.ndarray, beside: np.ndarray) -> np.ndarray:
-    """Return the pivots of a positive definite matrix with three diagonals."""
-    found, _, failed = lapack.dpttrf(main, beside)
-    if failed:
-        raise np.linalg.LinAlgError("a system with three diagonals is not positive definite")
-    return np.asarray(found)

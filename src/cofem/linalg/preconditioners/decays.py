@@ -23,6 +23,9 @@ from cofem.linalg.preconditioners.base import PosteriorPreconditioner
 from cofem.operators.decay import Decay
 from cofem.operators.dictionary import Dictionary
 
+#: Rounding errors of a pivot, relative to its entry on the diagonal.
+ROUNDING = 1e-13
+
 #: The decays of dictionaries in use.
 _KNOWN: WeakKeyDictionary[Dictionary, Decay | None] = WeakKeyDictionary()
 
@@ -55,6 +58,25 @@ def three_diagonals(decay: Decay, precision: np.ndarray) -> tuple[np.ndarray, np
     main = decay.seen + precision
     main[:-1] += decay.ratio * ahead
     return main, -ahead
+
+
+def factored(main: np.ndarray, beside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return ``L D L^T`` of a positive definite matrix with three diagonals: D, and what is beside 1 in L.
+
+    Where rounding has left nothing of a pivot, the diagonal is made larger by as little.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> pivots, below = factored(np.array([2.0, 2.0]), np.array([-1.0]))
+    >>> pivots.tolist(), below.tolist()
+    ([2.0, 1.5], [-0.5])
+    """
+    for growth in (0.0, ROUNDING, 100 * ROUNDING):
+        pivots, below, failed = lapack.dpttrf((1 + growth) * main, beside)
+        if not failed:
+            return np.asarray(pivots), np.asarray(below)
+    raise np.linalg.LinAlgError("a system with three diagonals is not positive definite")
 
 
 @dataclass(frozen=True)
@@ -96,10 +118,7 @@ class DecayPreconditioner(PosteriorPreconditioner):
         precision = self.noise_var * self.alpha.astype(np.float64)
         if self.decay.scale is not None:
             precision /= self.decay.scale**2
-        main, beside, failed = lapack.dpttrf(*three_diagonals(self.decay, precision))
-        if failed:
-            raise np.linalg.LinAlgError("a system with three diagonals is not positive definite")
-        return replace(self, factor=(main, beside))
+        return replace(self, factor=factored(*three_diagonals(self.decay, precision)))
 
     def apply(self, r: Array, out: Array) -> None:
         """Write ``P^-1 r`` into `out`, both of shape (B, D)."""
