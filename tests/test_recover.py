@@ -77,6 +77,8 @@ def test_every_operator_of_the_list_can_be_typed(name: str, tmp_path: Path, monk
     np.save("kernel.npy", [1.0, 2.0, 1.0])
     np.save("matrix.npy", np.eye(4))
     np.save("weights.npy", np.arange(4.0))
+    np.save("points.npy", np.eye(3, 2))
+    np.save("maps.npy", np.ones((3, 4, 5)))
     scipy.sparse.save_npz("matrix.npz", scipy.sparse.eye_array(4).tocsr())
     assert parse_operator(NAMES[name].typed).shape[1] > 0
 

@@ -10,7 +10,7 @@ import numpy as np
 SAME_RATIO = {"float64": 1e-9, "float32": 1e-5}
 #: Fewest entries of a kernel that tell a decay.
 LEAST_ENTRIES = 8
-#: Share of its first entry that a kernel may break off at: what follows is then 1e-4 of its energy at most.
+#: Share of its first entry that a kernel may break off at; see also `Decay.error`.
 BROKEN_OFF = 0.01
 
 
@@ -27,12 +27,41 @@ class Decay(NamedTuple):
         S; None for the identity.
     ring : bool
         Whether the last place is followed by the first.
+    left_out : float
+        Share of a column's energy by which it is shorter than the decay, since the kernel breaks off.
     """
 
     ratio: float
     seen: np.ndarray
     scale: np.ndarray | None = None
     ring: bool = False
+    left_out: float = 0.0
+
+    def error(self, g: np.ndarray, noise_var: float) -> float:
+        """Return how far the posterior with prior variances g may be off, since kernels break off.
+
+        Where all places are seen, a shift of the sum is seen as well as the sum itself, so that nothing
+        changes by more than what a kernel breaks off at. What is not seen may arrive where it is: there the
+        strength counts that is left out, in units of the noise.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> round(Decay(0.5, np.ones(3), left_out=1e-4).error(np.array([3.0, 0.1, 1.0]), 1e-9), 6)
+        0.01
+        >>> unseen = Decay(0.9, np.array([1.0, 0.0, 1.0]), left_out=1e-4)
+        >>> round(unseen.error(np.array([3.0, 0.1, 1.0]), 0.01), 6)
+        0.06
+        """
+        if not self.left_out:
+            return 0.0
+        least, most = float(self.seen.min()), float(self.seen.max())
+        if least > 0:
+            return float((self.left_out * most / least) ** 0.5)
+        strength = float((g if self.scale is None else g * self.scale**2).max())
+        gaps = np.diff(np.flatnonzero(self.seen), prepend=-1, append=self.seen.size)
+        energy = min(1 / (1 - self.ratio**2), float(gaps.max()))
+        return self.left_out * strength * most * energy / noise_var
 
 
 def decay_of(kernel: np.ndarray, length: int, ring: bool = False) -> Decay | None:
@@ -58,4 +87,5 @@ def decay_of(kernel: np.ndarray, length: int, ring: bool = False) -> Decay | Non
         return None
     if (ring or kernel.size < length) and wanted[-1] * ratio > BROKEN_OFF:
         return None
-    return Decay(ratio, np.full(length, float(kernel[0]) ** 2), ring=ring)
+    shorter = float(wanted[-1] * ratio) ** 2 if ring or kernel.size < length else 0.0
+    return Decay(ratio, np.full(length, float(kernel[0]) ** 2), ring=ring, left_out=shorter)

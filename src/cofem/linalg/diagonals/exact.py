@@ -34,6 +34,9 @@ NEGLIGIBLE = 1e-3
 #: Columns times squared reach up to which variances of what is coupled along a line are exact: about half a
 #: second a step at most.
 MOST_WORK = 2**30
+#: Error of the strongest impulse up to which a kernel that breaks off counts as a decay, where bands could
+#: take its place.
+ERROR_OF_DECAY = 0.2
 
 
 @dataclass(frozen=True)
@@ -88,9 +91,10 @@ def is_exact_on_a_line(phi: Dictionary) -> bool:
 
 
 def _shares_on_a_line(phi: Dictionary, g: np.ndarray, noise_var: float) -> np.ndarray:
-    if (decay := known_decay(phi)) is not None:
+    """Return variances over prior variances; what a decay leaves out counts where bands can be factored."""
+    decay, bands = known_decay(phi), factorable_bands(phi)
+    if decay is not None and (bands is None or decay.error(g, noise_var) < ERROR_OF_DECAY):
         return decaying_shares(decay, g, noise_var)
-    bands = factorable_bands(phi)
     assert bands is not None
     return banded_shares(bands, g, noise_var)
 

@@ -6,7 +6,7 @@ With ``c = G^-1 z``, where ``(G c)_i = c_i - ratio c_{i-1}``, the system has thr
     Q = W + \sigma^2 G^T\mathrm{diag}(\alpha) G.
 
 A factor and a solve take a few passes over D numbers, where the kernel itself couples each sample with as
-many others as it has entries. What is left out is where the kernel breaks off, and where a ring closes.
+many others as it has entries. What is left out is where the kernel breaks off (`Decay.error`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from cofem.linalg.preconditioners.base import PosteriorPreconditioner
 from cofem.operators.decay import Decay
 from cofem.operators.dictionary import Dictionary
 
+#: Error that may be left to conjugate gradients.
+LARGEST_ERROR = 1.0
 #: Rounding errors of a pivot, relative to its entry on the diagonal.
 ROUNDING = 1e-13
 
@@ -81,7 +83,7 @@ def factored(main: np.ndarray, beside: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 @dataclass(frozen=True)
 class DecayPreconditioner(PosteriorPreconditioner):
-    """Solve exactly, but for where a kernel breaks off.
+    """Solve exactly, but for what is left out where a kernel breaks off.
 
     Attributes
     ----------
@@ -92,7 +94,9 @@ class DecayPreconditioner(PosteriorPreconditioner):
     noise_var : float
         Noise variance.
     factor : pair of ndarray, optional
-        Factor of Q, once prepared.
+        Factor of Q, once prepared; on a ring of Q with its corners taken off its diagonal.
+    closing : pair of ndarray of shape (D,), optional
+        What brings the corners of a ring back (Sherman and Morrison), once prepared.
 
     Examples
     --------
@@ -109,6 +113,7 @@ class DecayPreconditioner(PosteriorPreconditioner):
     alpha: np.ndarray
     noise_var: float
     factor: tuple[np.ndarray, np.ndarray] | None = None
+    closing: tuple[np.ndarray, np.ndarray] | None = None
 
     #: As in `FourierPreconditioner`.
     sharpness_for_probes: ClassVar[float] = 0.3
@@ -118,7 +123,18 @@ class DecayPreconditioner(PosteriorPreconditioner):
         precision = self.noise_var * self.alpha.astype(np.float64)
         if self.decay.scale is not None:
             precision /= self.decay.scale**2
-        return replace(self, factor=factored(*three_diagonals(self.decay, precision)))
+        main, beside = three_diagonals(self.decay, precision)
+        if not self.decay.ring:
+            return replace(self, factor=factored(main, beside))
+        corner, first = -self.decay.ratio * precision[0], float(main[0])
+        main[-1] += self.decay.ratio**2 * precision[0]
+        main[0] += first
+        main[-1] += corner**2 / first
+        factor = factored(main, beside)
+        column, row = np.zeros_like(main), np.zeros_like(main)
+        column[0], column[-1], row[0], row[-1] = -first, corner, 1.0, -corner / first
+        solved = lapack.dpttrs(*factor, column[:, None])[0][:, 0]
+        return replace(self, factor=factor, closing=(solved / (1 + row @ solved), row))
 
     def apply(self, r: Array, out: Array) -> None:
         """Write ``P^-1 r`` into `out`, both of shape (B, D)."""
@@ -131,14 +147,26 @@ class DecayPreconditioner(PosteriorPreconditioner):
         assert self.factor is not None
         ratio, scale = self.decay.ratio, self.decay.scale
         x = r.astype(np.float64) if scale is None else r / scale
-        x[:, :-1] -= ratio * x[:, 1:]
-        solved, _ = lapack.dpttrs(*self.factor, x.T)
-        x = np.ascontiguousarray(solved.T)
-        x[:, 1:] -= ratio * solved.T[:, :-1]
+        x = x - ratio * _moved(x, -1, self.decay.ring)
+        x = lapack.dpttrs(*self.factor, x.T)[0].T
+        if self.closing is not None:
+            column, row = self.closing
+            x = x - np.outer(x @ row, column)
+        x = x - ratio * _moved(x, 1, self.decay.ring)
         return x if scale is None else x / scale
 
 
+def _moved(x: np.ndarray, by: int, ring: bool) -> np.ndarray:
+    """Return rows moved by a place; what comes in is zero, unless they are rings."""
+    moved = np.roll(x, by, axis=1)
+    if not ring:
+        moved[:, 0 if by > 0 else -1] = 0
+    return moved
+
+
 def from_decay(phi: Dictionary, alpha: Array, noise_var: float) -> DecayPreconditioner | None:
-    """Return the preconditioner, or None where columns do not decay in that way."""
+    """Return the preconditioner, or None where columns do not decay in that way, or too much is left out."""
     decay = known_decay(phi) if isinstance(alpha, np.ndarray) else None
-    return None if decay is None else DecayPreconditioner(decay, alpha, noise_var)
+    if decay is None or decay.error(1 / alpha, noise_var) > LARGEST_ERROR:
+        return None
+    return DecayPreconditioner(decay, alpha, noise_var)
