@@ -39,7 +39,8 @@ class AgainstSeq(Study):
         "Inverse DCT and mask, N = D / 4, 0.1 D coefficients from N(0, 1), noise 0.005 known, float64, "
         "U = 400, K = 20, each fit in a process of its own. A method that exceeds the time limit is "
         "stopped and not tried at larger sizes; its times there are estimates, marked ≈ and hollow in the "
-        f"figure, by the power of D that its {GROWING} largest finished sizes follow."
+        f"figure, by the power of D that its {GROWING} largest finished sizes follow, "
+        "from these or from where it was stopped, whichever is more."
     )
     setting_columns = ("D",)
     figures = MEMORY_FIGURES
@@ -138,4 +139,7 @@ def _time(rows: Rows, D: int) -> float:
     if len(ended) < GROWING or ended[-1] > D:
         return math.nan
     slope = exponent(Rows(row for row in rows if row.cell.setting["D"] in ended), "seconds")
-    return rows.where(D=ended[-1]).median("seconds") * (D / ended[-1]) ** slope
+    # It took that long at least where it was stopped.
+    stopped = [size for size in rows.values("D") if ended[-1] < size <= D]
+    known = [(size, rows.where(D=size).median("seconds")) for size in (ended[-1], *stopped)]
+    return max(seconds * (D / size) ** slope for size, seconds in known if not math.isnan(seconds))
