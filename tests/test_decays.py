@@ -16,6 +16,7 @@ from cofem.linalg.diagonals import Exact, Gate, PosteriorContext, RightHandSides
 from cofem.linalg.preconditioners import BandedPreconditioner, DecayPreconditioner, from_decay
 from cofem.operators import Convolution, Diagonal, Mask, Operator
 from cofem.operators.decay import Decay
+from cofem.operators.dictionary import Dictionary
 
 from .problems import dictionary
 
@@ -76,6 +77,31 @@ def test_solves_are_exact(name: str) -> None:
         ready.apply(r, x)
         wanted = np.linalg.solve(A, r.T).T
         np.testing.assert_allclose(x, wanted, rtol=1e-5, atol=1e-8 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_strong_signals_have_the_variances_of_the_kernel_as_it_is(precision: str) -> None:
+    """With the decay in place of a kernel that breaks off, the largest was off by a factor of 25."""
+    rng = np.random.default_rng(0)
+    seen = np.sort(rng.permutation(400)[:200])
+    Phi = Mask(seen, 400) @ Convolution(0.95 ** np.arange(100), 400, mode="linear", causal=True)
+    alpha = np.where(rng.random(400) < 0.05, 10 ** rng.uniform(0, 1, 400), 1e8)
+    phi = Dictionary(Phi.astype(precision), like=np.zeros(1, precision))
+    context = PosteriorContext(phi, alpha.astype(precision), 1e-6)
+    assert [estimator.name for estimator in Gate(small=0).candidates(context)] == ["exact"]
+    found = Exact().estimate(context, None, RightHandSides(), None).value
+    matrix = Phi.to_dense()
+    wanted = np.diag(np.linalg.inv(matrix.T @ matrix / 1e-6 + np.diag(alpha)))
+    np.testing.assert_allclose(found, wanted, rtol=0.02)
+
+
+def test_decays_with_missing_samples_and_no_bands_are_not_called_exact(monkeypatch) -> None:
+    monkeypatch.setattr("cofem.linalg.preconditioners.banded.MOST_DIAGONALS", 5)
+    broken_off = convolution(kernel=0.8 ** np.arange(25))
+    for Phi, exact in ((broken_off, True), (Mask(SEEN, 150) @ broken_off, False), (DECAYS["samples"], True)):
+        context = PosteriorContext(dictionary(Phi), np.ones(150), 0.1)
+        names = [estimator.name for estimator in Gate(small=0).candidates(context)]
+        assert (names == ["exact"]) == exact
 
 
 def test_bands_take_the_place_of_a_decay_whose_end_counts() -> None:

@@ -37,9 +37,9 @@ from cofem.operators import (
 
 #: Most axes of a signal, and its largest size where the system does not tell how much memory there is.
 MOST_AXES = 16
+LARGEST = 2**40
 #: Most copies of an operator along the diagonal.
 MOST_COPIES = 2**16
-LARGEST = 2**40
 
 
 def _shape(lengths: tuple[Any, ...]) -> int | tuple[int, ...]:

@@ -113,7 +113,8 @@ class Estimates:
         found = self.seconds(method, D)
         if self.known(method, D) or math.isnan(found):
             return time_text(part)
-        return f"≈ {seconds(found)} ({part.median('iterations'):.0f} steps)"
+        steps = round(part.median("iterations"))
+        return f"≈ {seconds(found)} ({steps} step{'s' * (steps != 1)})"
 
     def common(self, methods: Sequence[str]) -> list[int]:
         """Return the sizes at which all methods have a time, in order."""
