@@ -30,6 +30,10 @@ from cofem._blocks import CACHE_BLOCK, blocks, vectors_at_once
 from cofem.operators.base import Operator
 from cofem.operators.entries import StoredMatrix, gram_of_columns
 
+#: So few vectors are multiplied one after the other with a matrix of at least so many entries: for several at
+#: once BLAS copies the matrix first, and two take as long as three to five one by one (docs/numerics.md).
+FEW, LARGE = 3, 2**16
+
 
 class Dense(Operator):
     """A dictionary given by its entries.
@@ -237,7 +241,13 @@ def _times(x: Array, matrix: Array) -> Array:
     def multiply(x: Array) -> Array:
         xp = namespace(x)
         vectors = xp.reshape(x, (-1, x.shape[-1]))
-        return xp.reshape(xp.matmul(vectors, matrix), (*x.shape[:-1], matrix.shape[1]))
+        if isinstance(x, np.ndarray) and 1 < vectors.shape[0] <= FEW and matrix.size >= LARGE:
+            out = np.empty((vectors.shape[0], matrix.shape[1]), dtype=np.result_type(x, matrix))
+            for vector, product in zip(vectors, out, strict=True):
+                np.matmul(vector, matrix, out=product)
+        else:
+            out = xp.matmul(vectors, matrix)
+        return xp.reshape(out, (*x.shape[:-1], matrix.shape[1]))
 
     # A mixed product would make a complex copy of a real matrix.
     return multiply(x) if is_complex(matrix) else by_parts(multiply, x)
