@@ -437,12 +437,14 @@ def test_a_killed_fit_with_clusters_goes_on_as_it_would_have(tmp_path, diagonal)
 # --- the noise, and what a status says ----------------------------------------------------------------
 
 
+@pytest.mark.parametrize("stored", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-def test_noise_of_decays(seed):
+def test_noise_of_decays(seed, stored):
     rng = np.random.default_rng(seed)
     spikes = rng.poisson(0.03, 400).astype(float)
     Phi = Convolution(0.95 ** np.arange(100), 400, mode="linear", causal=True)
     y = Phi @ spikes + 0.1 * rng.standard_normal(400)
+    Phi = Phi.to_dense() if stored else Phi
     post = cofem.fit(Phi, y, nonnegative=True, rng=0)
     assert 1 / 1.5 < post.noise_std / 0.1 < 1.5
 

@@ -22,6 +22,7 @@ from cofem.operators.circulant import CirculantGram
 from cofem.operators.transforms import dispatch
 
 if TYPE_CHECKING:
+    from cofem.operators.base import Operator
     from cofem.operators.structure import Structure
 
 #: Columns that are looked at, and the fewest of an operator that is.
@@ -62,6 +63,34 @@ def nothing_is_known(operator: Structure) -> bool:
         and operator.filter_bank() is None
         and operator.spectral_atoms() is None
     )
+
+
+def columns_are_shifts(operator: Operator) -> bool:
+    """Tell whether each column is the one before it, one row further down; by some of them.
+
+    Looked at are matrices that are stored, and operators that nothing is known about.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from scipy.linalg import toeplitz
+    >>> from cofem.operators import Dense
+    >>> decay = np.r_[0.5 ** np.arange(5), np.zeros(15)]
+    >>> columns_are_shifts(Dense(toeplitz(decay, np.zeros(20))))
+    True
+    >>> columns_are_shifts(Dense(np.random.default_rng(0).standard_normal((20, 20))))
+    False
+    """
+    n_rows, n_columns = operator.shape
+    looked_at = operator.stored_entries or nothing_is_known(operator)
+    if not looked_at or min(n_rows, n_columns) < LOOKED_AT:
+        return False
+    chosen = np.linspace(0, n_columns - 2, LOOKED_AT).astype(int)
+    before, after = (to_numpy(operator.columns(which)) for which in (chosen, chosen + 1))
+    rounding = ROUNDING * _eps(operator) * np.abs(before).max()
+    # One number in all columns is a constant, which says nothing about places.
+    differ = np.abs(before[:, 1:] - before[:, :-1]).max() > rounding
+    return bool(differ and np.abs(after[:, 1:] - before[:, :-1]).max() <= rounding)
 
 
 def find_local_gram(operator: Structure) -> CirculantGram | None:

@@ -22,6 +22,7 @@ from cofem.inference.problem import Problem
 from cofem.inference.record import Outcome
 from cofem.inference.registry import choose_method
 from cofem.inference.stages import Runner
+from cofem.operators.combs import columns_are_shifts
 from cofem.status import StatusCode
 
 #: Data for each coefficient from which on the evidence is enough and nothing is held out.
@@ -378,7 +379,9 @@ def split(problem: Problem, held_out: np.ndarray, start: float) -> tuple[Problem
     energy = unseen.column_norms() ** 2
     energy = on_device_of(problem.y, energy) if isinstance(energy, np.ndarray) else energy
     energy = in_precision(energy, problem.real_dtype.name)
-    return seen, FromHeldOut(unseen, y, energy, problem.phi.circulant_gram() is not None)
+    phi = problem.phi
+    local = phi.circulant_gram() is not None or columns_are_shifts(phi.operator)
+    return seen, FromHeldOut(unseen, y, energy, local)
 
 
 @dataclass(frozen=True)
