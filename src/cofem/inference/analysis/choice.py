@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cofem._arrays import Array, as_shape, average, namespace, place, squared_modulus
-from cofem.inference.analysis.method import AnalysisEM, is_coarse, pace_of
+from cofem.inference.analysis.method import AnalysisEM, is_coarse, pace_of, sees_places
 from cofem.inference.analysis.prediction import FromPredictions
 from cofem.inference.analysis.problem import AnalysisProblem, WarmStart
 from cofem.inference.analysis.process import learn_process
+from cofem.inference.analysis.residuals import neighbours_alike
 from cofem.inference.analysis.tiles import LARGE, TILES, tiles
 from cofem.inference.base import State
 from cofem.inference.loop import Stage
@@ -36,6 +37,9 @@ LONG_WINDOW = 21
 PLAINLY = 3.0
 #: Noise variance relative to that of the data above which others are judged for a small picture, and which.
 MUCH_NOISE, LESS_NOISE = 0.03, (0.1, 0.01, 0.001)
+#: Correlation of the residuals of neighbours above which less noise is judged for any picture, and how much
+#: less, each in turn while it is better.
+ALIKE, PARTS_OF_NOISE = -0.1, (1 / 4, 1 / 16, 1 / 64)
 #: Variance of the data relative to their mean square below which they are constant.
 CONSTANT = 1e-10
 #: Parts held out in turn where a process was learned: it needs no part itself, and two tell what is plain.
@@ -279,23 +283,34 @@ def judge(
 ) -> Judged:
     """Fit a candidate to the data without each part in turn, and look how it predicts that part.
 
-    In a small, coarse picture details can be taken for noise: with few data held out, a larger one is always
-    nearly as likely. Where much was, some noise levels are judged as well, and the best one is kept.
+    Details of a picture that are one place wide can be taken for noise. Where much noise was found, lower
+    levels are judged as well, and the most likely one is kept: in a small, coarse picture always, since with
+    few data held out a larger noise is always nearly as likely; in others if residuals of neighbours are
+    alike, as those of a texture are.
     """
     power = average(squared_modulus(whole.y)) or 1.0
     first = check_analysis_method(plan.method, whole.y).first_noise(whole) * power
-    judged = _judge_from(first, whole, candidate, parts, plan, runner, stage)
-    if np.isfinite(whole.noise_var) or candidate.noise_var is not None or not is_coarse(whole):
-        return judged
+    best = _judge_from(first, whole, candidate, parts, plan, runner, stage)
+    known = np.isfinite(whole.noise_var) or candidate.noise_var is not None
+    if known or not sees_places(whole):
+        return best
     varies = average(squared_modulus(whole.y - namespace(whole.y).mean(whole.y)))
-    if np.median(judged.noise) < MUCH_NOISE * varies or varies < CONSTANT * power:
-        return judged
-    found = [judged]
-    for level in LESS_NOISE:
-        given = whole.with_noise(level * varies)
-        one = stage._replace(name=f"{stage.name}/{level:g}")
-        found.append(_judge_from(level * varies, given, candidate, parts, plan, runner, one))
-    return max(found, key=lambda one: float(np.mean(np.concatenate(one.density))))
+    noise_var = float(np.median(best.noise))
+    if noise_var < MUCH_NOISE * varies or varies < CONSTANT * power:
+        return best
+    coarse = is_coarse(whole)
+    assert best.last is not None
+    if not coarse and not neighbours_alike(whole, best.last, parts[-1]) > ALIKE:
+        return best
+    levels = [level * varies for level in LESS_NOISE] if coarse else [p * noise_var for p in PARTS_OF_NOISE]
+    for number, level in enumerate(levels, 1):
+        one = stage._replace(name=f"{stage.name}/level/{number}")
+        found = _judge_from(level, whole.with_noise(level), candidate, parts, plan, runner, one)
+        better = np.mean(np.concatenate(found.density)) > np.mean(np.concatenate(best.density))
+        best = found if better else best
+        if not (coarse or better):
+            break
+    return best
 
 
 def _judge_from(

@@ -394,12 +394,17 @@ def pace_of(problem: AnalysisProblem) -> Pace:
     return OF_PLACES if problem.phi.operator.facts.one_per_row else OF_SUMS
 
 
-def is_coarse(problem: AnalysisProblem) -> bool:
-    """Tell whether data are places of a small picture, whose details may be one place wide."""
+def sees_places(problem: AnalysisProblem) -> bool:
+    """Tell whether data are places of a picture or volume, enough of them to compare noise levels by."""
     rows = problem.rows
     of_picture = rows.grid is not None and len(rows.axes) > 1
-    enough = problem.n_rows >= ENOUGH_TO_COMPARE and problem.n_columns <= COARSE
-    return of_picture and enough and problem.phi.operator.facts.one_per_row
+    places = problem.phi.operator.facts.one_per_row and problem.phi.operator.sparse_matrix() is not None
+    return of_picture and places and problem.n_rows >= ENOUGH_TO_COMPARE
+
+
+def is_coarse(problem: AnalysisProblem) -> bool:
+    """Tell whether a picture is small, so that its details may be one place wide."""
+    return problem.n_columns <= COARSE
 
 
 def _are_alike(problem: AnalysisProblem) -> bool:

@@ -1,0 +1,49 @@
+"""What residuals of neighbours say: noise leaves them apart, texture that was taken for it does not."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cofem._arrays import to_numpy
+from cofem.inference.analysis.problem import AnalysisProblem
+from cofem.inference.base import State
+
+#: Fewest pairs of neighbours that say anything.
+FEWEST_PAIRS = 100
+
+
+def neighbours_alike(problem: AnalysisProblem, state: State, held_out: np.ndarray) -> float:
+    """Return the correlation of the residuals of places that are next to each other; NaN for too few pairs.
+
+    A mean that follows the noise of one place takes some of it over to those beside it, so that residuals of
+    noise alone are correlated negatively: from -0.1 to -0.9, on eleven pictures with noise of 0.5 to 10 % of
+    their range. Of grass and gravel, whose finest details were taken for noise, it was -0.06 to 0.2.
+
+    Parameters
+    ----------
+    problem : AnalysisProblem
+        The problem with all data, each of which sees one place.
+    state : State
+        A fit to the data without some.
+    held_out : ndarray of int
+        Which these are.
+    """
+    grid, matrix = problem.rows.grid, problem.phi.operator.sparse_matrix()
+    assert grid is not None
+    assert matrix is not None
+    residual = to_numpy(problem.y - problem.phi.forward(state.mean))
+    seeing = np.diff(matrix.indptr) > 0
+    seeing[held_out] = False
+    there = np.full((*residual.shape[:-1], matrix.shape[1]), np.nan, dtype=residual.dtype)
+    there[..., matrix.indices[matrix.indptr[:-1][seeing]]] = residual[..., seeing]
+    there = there.reshape(*residual.shape[:-1], *grid)
+    products = []
+    for axis in problem.rows.axes:
+        here = np.moveaxis(there, axis, 0)
+        pair = (here[1:] * np.conj(here[:-1])).real
+        products.append(pair[np.isfinite(pair)])
+    together = np.concatenate(products)
+    square = float(np.nanmean(np.abs(there) ** 2))
+    if together.size < FEWEST_PAIRS or square == 0:
+        return float("nan")
+    return float(np.mean(together)) / square
