@@ -49,6 +49,8 @@ FEW_DATA, MANY_PARTS = 100, 10
 AS_GOOD = 2.0
 #: Parts that priors are judged by, at most, where data are not few and the best one is all that is asked for.
 MOST_PARTS = 2
+#: Data held out in one part that are enough where signals are strong.
+ENOUGH_FOR_STRONG = 100
 #: Where the noise variance starts, relative to the data, as in `HeldOutParts`. From above: of weak signals,
 #: fits that begin far below the noise follow it, settle after hundreds of steps and end elsewhere.
 STARTS = (0.3, 1e-3, 1e-6)
@@ -81,7 +83,10 @@ class Jury:
         self.held_out = HeldOutParts(most_parts=most, starts=STARTS, judged=True)
         self.problem, self.plan, self.runner, self.drops = problem, plan, runner, drops
         self.all_parts = self.held_out.parts(problem.n_rows, runner.rng)
-        self.parts = self.all_parts[:MOST_PARTS] if drops and not self.few else self.all_parts
+        self.parts = self.all_parts
+        if drops and not self.few:
+            enough = self.all_parts[0].size >= ENOUGH_FOR_STRONG
+            self.parts = self.all_parts[: 1 if enough else MOST_PARTS]
         self.judged: list[Judged] = []
         self.gains: list[float] = []
         self.power = average(squared_modulus(problem.y)) or 1.0
@@ -112,6 +117,13 @@ class Jury:
         found = self._fit_parts(self.judged[number], number + 1, None)
         self.judged[number] = found
         self.gains = [float(np.mean(self._gain(judged, self.judged[0]))) for judged in self.judged]
+
+    def judge_by_usual(self) -> None:
+        """Judge by as many parts as weak signals take, also what was judged by one part alone."""
+        if self.drops and len(self.parts) < MOST_PARTS <= len(self.all_parts):
+            self.parts = self.all_parts[:MOST_PARTS]
+            for number in range(len(self.judged)):
+                self.judge_by_more(number)
 
     def judge_rivals(self) -> None:
         """Judge by all parts what the choice is between where signals are weak: the best, and a mode."""
@@ -309,6 +321,9 @@ def search(jury: Jury, operator: Operator) -> None:
     strong = jury.share_of_noise < STRONG
     if strong:
         try_sparser(start, begun)
+    if not strong or jury.best == 0:
+        jury.judge_by_usual()
+        begun = jury.judged[0]
     for p in EXPONENTS if jury.best == 0 else ():
         judged = jury.judge(over_tasks(Power(p)))
         if not gained(last):
