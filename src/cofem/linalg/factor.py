@@ -67,9 +67,20 @@ def inverse_of_lower(factor: Array) -> Array:
 
 
 def solve_lower(factor: Array, b: Array) -> Array:
-    """Solve ``factor x = b`` for a lower triangular factor and the columns of b."""
+    """Solve ``factor x = b`` for a lower triangular factor and the columns of b.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> solve_lower(np.array([[2.0, 0.0], [1.0, 1.0]]), np.array([[2.0, 4.0], [1.0, 5.0]])).tolist()
+    [[1.0, 2.0], [0.0, 3.0]]
+    """
     if isinstance(factor, np.ndarray):
-        return linalg.solve_triangular(factor, b, lower=True, check_finite=False)
+        if not b.flags.c_contiguous or b.ndim != 2:
+            return linalg.solve_triangular(factor, b, lower=True, check_finite=False)
+        # ``x^T factor^T = b^T``: what LAPACK would copy to Fortran's order, and back, is in it as it is.
+        solve = blas.get_blas_funcs("trsm", (factor, b))
+        return solve(1.0, factor, b.T, side=1, lower=1, trans_a=1).T
     return namespace(factor).linalg.solve(factor, b)
 
 
