@@ -11,16 +11,18 @@ LONGEST = 3.0
 LARGEST_LOG = 80.0
 
 
-def extrapolate(previous: Array, alpha: Array, image: Array) -> Array | None:
+def extrapolate(previous: Array, alpha: Array, image: Array, longest: float = LONGEST) -> Array | None:
     """Go further along two EM steps (Varadhan and Roland 2008); None where that is no further.
 
     Two steps r and r + v from ``log alpha_0`` are extrapolated to ``log alpha_0 + 2 a r + a^2 v`` with
-    ``a = ||r|| / ||v||``, between 1 (where the second step leads) and `LONGEST`.
+    ``a = ||r|| / ||v||``, between 1 (where the second step leads) and `longest`.
 
     Parameters
     ----------
     previous, alpha, image : arrays of shape (D,)
         Where the pair began, where its first step led and where its second one would.
+    longest : float
+        Largest a.
 
     Examples
     --------
@@ -33,7 +35,7 @@ def extrapolate(previous: Array, alpha: Array, image: Array) -> Array | None:
     v = overwrite(image / alpha, "log")
     v -= r
     size = norm(v)
-    a = min(LONGEST, max(1.0, norm(r) / size)) if size > 0 else 1.0
+    a = min(longest, max(1.0, norm(r) / size)) if size > 0 else 1.0
     if a == 1.0:
         return None
     v *= a * a

@@ -12,7 +12,7 @@ import numpy as np
 from cofem._arrays import Array, namespace, number_like, place
 from cofem._memory import available_bytes, describe_bytes
 from cofem._packing import packable
-from cofem.inference.acceleration import extrapolate, overshot, slope_along
+from cofem.inference.acceleration import LONGEST, extrapolate, overshot, slope_along
 from cofem.inference.problem import Problem
 from cofem.status import StatusCode
 
@@ -218,6 +218,9 @@ class ExpectationMaximisation(Method):
     state's moments always belong to its alpha.
     """
 
+    #: Longest extrapolation of two steps.
+    longest: ClassVar[float] = LONGEST
+
     @abstractmethod
     def first_expectation(self, problem: Problem, alpha: Array, rng: np.random.Generator) -> Moments:
         """E-step at the precisions that the fit starts from."""
@@ -234,20 +237,28 @@ class ExpectationMaximisation(Method):
         """Take the moments at the first alpha."""
         return state_of(alpha, self.first_expectation(problem, alpha, rng))
 
+    def maximisation(self, problem: Problem, state: State) -> Array:
+        """M-step: the precisions that follow from a state's moments."""
+        return problem.rule.precisions(problem.second_moment(state.mean, state.variance), problem.alpha_cap)
+
     def step(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         """Update alpha, then take the moments at it; undo an extrapolation that went too far."""
+        image = self.maximisation(problem, state)
         if not (self.accelerates(state) and problem.prior.extrapolates):
-            return self._moments_at(problem, _update(problem, state), state, rng)
+            return self._moments_at(problem, image, state, rng)
         if state.previous_alpha is None:
-            new, info = self._moments_at(problem, _update(problem, state), state, rng)
+            new, info = self._moments_at(problem, image, state, rng)
             return (new if new is state else replace(new, previous_alpha=state.alpha)), info
-        alpha, slope = _leap(problem, state)
+        alpha = extrapolate(state.previous_alpha, state.alpha, image, self.longest)
+        if alpha is None:
+            return self._moments_at(problem, image, state, rng)
+        del image  # a long vector, which is made again if it is needed
+        alpha = namespace(alpha).minimum(alpha, number_like(alpha, problem.alpha_cap))
+        before = _slope_at(problem, state, (state.alpha, alpha))
         new, info = self._moments_at(problem, alpha, state, rng)
-        if slope is not None and info.end is not StatusCode.FAILED:
-            second_moment = problem.second_moment(new.mean, new.variance)
-            after = problem.rule.slope(alpha, second_moment, problem.alpha_cap)
-            if overshot(slope, slope_along(state.alpha, alpha, after)):
-                return self._moments_at(problem, _update(problem, state), state, rng)
+        failed = info.end is StatusCode.FAILED
+        if not failed and overshot(before, _slope_at(problem, new, (state.alpha, alpha))):
+            return self._moments_at(problem, self.maximisation(problem, state), state, rng)
         return new, info
 
     def _moments_at(
@@ -264,19 +275,7 @@ def state_of(alpha: Array, moments: Moments) -> tuple[State, Info]:
     return State(alpha, moments.mean, moments.variance, moments.carry), moments.info
 
 
-def _update(problem: Problem, state: State) -> Array:
-    """M-step: the precisions that follow from a state's moments."""
-    return problem.rule.precisions(problem.second_moment(state.mean, state.variance), problem.alpha_cap)
-
-
-def _leap(problem: Problem, state: State) -> tuple[Array, float | None]:
-    """Return the extrapolated precisions and the slope of the evidence towards them; else a plain update."""
+def _slope_at(problem: Problem, state: State, leap: tuple[Array, Array]) -> float:
+    """Return the slope of what EM maximises at a state, along the leap from one alpha to another."""
     second_moment = problem.second_moment(state.mean, state.variance)
-    image = problem.rule.precisions(second_moment, problem.alpha_cap)
-    assert state.previous_alpha is not None
-    alpha = extrapolate(state.previous_alpha, state.alpha, image)
-    if alpha is None:
-        return image, None
-    alpha = namespace(alpha).minimum(alpha, number_like(alpha, problem.alpha_cap))
-    slope = problem.rule.slope(state.alpha, second_moment, problem.alpha_cap)
-    return alpha, slope_along(state.alpha, alpha, slope)
+    return slope_along(*leap, problem.rule.slope(state.alpha, second_moment, problem.alpha_cap))

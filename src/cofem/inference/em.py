@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from scipy import linalg
 
 from cofem._arrays import Array
 from cofem.inference.base import ExpectationMaximisation, Info, Moments, State
 from cofem.inference.problem import Problem
-from cofem.linalg.factor import energy_of_columns, inverse_of_lower, product, safe_cholesky
+from cofem.linalg.factor import energy_of_columns, inverse_of_lower, product, safe_cholesky, solve_factored
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class EM(ExpectationMaximisation):
         matrix.flat[:: matrix.shape[0] + 1] += alpha
         factor = safe_cholesky(matrix)
         y = data_columns(problem)
-        mean = linalg.cho_solve((factor, True), beta * product(phi, y, adjoint=True), check_finite=False)
+        mean = solve_factored(factor, beta * product(phi, y, adjoint=True))
         log_det_a = 2 * float(np.sum(np.log(np.diagonal(factor).real)))
         variance = energy_of_columns(inverse_of_lower(factor))  # the diagonal of (L L^H)^-1
         log_det = log_det_a + problem.n_rows * np.log(problem.noise_var) - float(np.sum(np.log(alpha)))

@@ -52,16 +52,16 @@ class IRLS(ExpectationMaximisation):
         if self.update not in ("em", "mackay"):
             raise ValueError(f"update must be 'em' or 'mackay', got {self.update!r}")
 
-    def step(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
-        """Update alpha, then take the moments at it."""
+    def maximisation(self, problem: Problem, state: State) -> Array:
+        """Return the precisions that follow from a state's moments, by the update that was chosen."""
         if self.update == "em":
-            return super().step(problem, state, rng)
+            return super().maximisation(problem, state)
         cap, alpha = problem.alpha_cap, state.alpha
         explained = np.maximum(1 - alpha * state.variance, LEAST_FREEDOM)
         energy = np.mean(squared_modulus(np.atleast_2d(state.mean)), axis=0)
         # Precisions from second moments are one over means of them, whoever shares; so both are means.
         image = problem.rule.precisions(energy, cap) / problem.rule.precisions(explained, np.inf)
-        return self._moments_at(problem, np.minimum(image, cap).astype(alpha.dtype), state, rng)
+        return np.minimum(image, cap).astype(alpha.dtype)
 
     @property
     def default_max_iter(self) -> int:  # type: ignore[override]

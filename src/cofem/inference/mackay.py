@@ -14,6 +14,9 @@ from cofem.inference.problem import Problem
 #: Where alpha starts, relative to the start of other methods. On eight draws of ARDRegression's example
 #: of polynomials, 0.1 ended at the evidence of ARDRegression or above, 1 ended below it on two.
 BROADER = 0.1
+#: Share of a coefficient that data determine below which it may be given up at once, if its precision is to
+#: grow by more than one over this in a step.
+NEGLIGIBLE, LOST = 1e-3, 0.9
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,10 @@ class MacKay(EM):
     [0]
     """
 
+    accelerate: bool = True
+
+    #: Of 4, 8, 16, 40 and 100, 16 took the fewest steps on nine problems (50 x 20, polynomials, diabetes).
+    longest: ClassVar[float] = 16.0
     complex_data: ClassVar[bool] = False
     several_tasks: ClassVar[bool] = False
 
@@ -45,11 +52,14 @@ class MacKay(EM):
         """Begin with a broader prior than usual: fewer columns that look alike end in a poor optimum."""
         return super().init(problem, alpha * alpha.dtype.type(BROADER), rng)
 
-    def step(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
-        """Update alpha, then take the moments at it."""
+    def maximisation(self, problem: Problem, state: State) -> np.ndarray:
+        """Return the share of each coefficient that data determine, over its squared mean."""
         alpha = state.alpha
         explained = np.maximum(1 - alpha * state.variance, 0)
         least = explained / alpha.dtype.type(problem.alpha_cap)
+        energy = state.mean**2
         # The data say nothing about a column of zeros, whose precision stays.
-        alpha = np.divide(explained, np.maximum(state.mean**2, least), out=alpha.copy(), where=explained > 0)
-        return self._moments_at(problem, alpha, state, rng)
+        image = np.divide(explained, np.maximum(energy, least), out=alpha.copy(), where=explained > 0)
+        # With all others as they are, these would go on to infinity, by the same factor in every step.
+        image[(explained < NEGLIGIBLE) & (alpha * energy < LOST * explained)] = problem.alpha_cap
+        return image
