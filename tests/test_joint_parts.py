@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import cofem
+from cofem.experiments import problems
 from cofem.inference.base import State
 from cofem.inference.irls import IRLS
 from cofem.inference.loop import Stage, run
@@ -162,3 +163,23 @@ def test_exact_methods_by_the_cost_of_a_step() -> None:
     assert chosen == {(60, 200): "irls", (400, 150): "em", (250, 1000): "cofem", (20, 2000): "irls"}
     alike = np.cumsum(rng.standard_normal((250, 1000)), axis=1)
     assert choose_method(problem_of(alike, np.ones(250)))[0].name == "irls"
+
+
+@pytest.mark.parametrize("seed", [200, 203])
+def test_signal_near_the_limit_is_not_taken_for_noise(seed: int) -> None:
+    # 410 coefficients of 1024 data: without a tenth of these they are not found, and the noise was 25 times
+    # too large.
+    case = problems.dct(4096, 4, 0.1, 0.005, seed)
+    post = cofem.fit(case.Phi, case.y, rng=0)
+    assert 1 / 1.5 < post.noise_std / case.noise_std < 1.5
+    assert case.nrmse(post.mean) < 2.5
+    assert "with more of them held out the signal is not found" in str(post.status)
+
+
+def test_noise_stays_noise_if_fewer_data_are_held_out() -> None:
+    rng = np.random.default_rng(0)
+    Phi = rng.standard_normal((400, 600))
+    y = 2 * Phi[:, 3] + 2.0 * rng.standard_normal(400)
+    post = cofem.fit(Phi, y, rng=0)
+    assert 1.6 < post.noise_std < 2.4
+    assert "with more of them" not in str(post.status)

@@ -42,6 +42,10 @@ NOTHING_FOUND = 0.8
 #: Data below which parts are fitted to their end, since each one counts; and columns for each datum from
 #: which on they are: of 100 x 20 000, parts that ended with the noise said 1.06 in place of 0.50.
 FEW_FOR_ROUGH, WIDE_FOR_ROUGH = 32, 16
+#: Noise variance relative to the data from which on the signal may have been missed since too many data were
+#: held out; how many are then: this share, so many at least, in each of three parts, and this share at most.
+#: And how much less noise they must find.
+MUCH_NOISE, FEW_HELD_OUT, FEWEST_HELD_OUT, MOST_HELD_OUT, FAR_LESS = 0.1, 0.02, 12, 0.05, 0.25
 #: Where the noise comes from if a callback stops the fit.
 STOPPED = "a callback stopped the fit while the noise was learned; it is what was known by then"
 #: Outer steps that EM takes at most; MacKay's update takes more.
@@ -243,23 +247,61 @@ class HeldOutParts:
     share: float = 0.1
     wanted: int = 200
     most_parts: int = 5
-    starts: tuple[float, ...] = (1e-3, 1e-6)
+    starts: tuple[float, ...] = (0.1, 1e-3, 1e-6)
     judged: bool = False
 
     def learn(self, problem: Problem, plan: Plan, runner: Runner) -> Learned:
-        """Fit the rest of the data for each part, and take the median of what the parts say."""
+        """Fit the rest of the data for each part, and take the median of what the parts say.
+
+        Near the limit of what data tell, the rest may be too few to find the signal, which is then taken for
+        noise. So where much noise was found, it is tried with fewer held out.
+        """
         if problem.n_rows < 2:
             raise ValueError("noise_std cannot be learned from a single datum; give noise_std")
         parts = self.parts(problem.n_rows, runner.rng)
+        found = self._learn_from(problem, parts, plan, runner)
+        power = average(squared_modulus(problem.y))
+        count = max(FEWEST_HELD_OUT, round(FEW_HELD_OUT * problem.n_rows))
+        little = found.noise_var < MUCH_NOISE * power or count > MOST_HELD_OUT * problem.n_rows
+        if little or found.stopped or found.fault or plan.begun or problem.n_tasks > 1:
+            return found
+        parts = [np.sort(rows) for rows in np.split(runner.rng.permutation(problem.n_rows)[: 3 * count], 3)]
+        fewer = self._learn_one_by_one(problem, parts, plan, runner, worth=FAR_LESS * found.noise_var)
+        if fewer is None or fewer.fault:
+            return found
+        if fewer.stopped:
+            return found._replace(note=STOPPED, stopped=True)
+        return fewer._replace(note=f"{fewer.note}: with more of them held out the signal is not found")
+
+    def _learn_from(self, problem: Problem, parts: list[np.ndarray], plan: Plan, runner: Runner) -> Learned:
+        """Learn the noise from parts, all at once where that is possible."""
         alone = plan.alpha_init is not None or not may_be_rough(problem)
         method = None if alone else joint_method(problem, parts)
         if method is not None:
             return self._learn_jointly(problem, parts, plan, runner, method)
+        learned = self._learn_one_by_one(problem, parts, plan, runner)
+        assert learned is not None
+        return learned
+
+    def _learn_one_by_one(
+        self,
+        problem: Problem,
+        parts: list[np.ndarray],
+        plan: Plan,
+        runner: Runner,
+        worth: float | None = None,
+    ) -> Learned | None:
+        """Fit the rest of the data for each part in turn; None if none finds a noise up to `worth`.
+
+        Near the limit a fit finds the signal or misses it. Those that miss it do not count, and after two of
+        them no further one is tried.
+        """
         found: list[float] = []
         errors: list[Errors] = []
+        kind = "noise" if worth is None else "noise/fewer"
         for number, rows in enumerate(parts, 1):
             title = "noise" if len(parts) == 1 else f"noise {number}/{len(parts)}"
-            names = f"{plan.task}/noise/{number}", title
+            names = f"{plan.task}/{kind}/{number}", title
             part = self.fit_part(problem, rows, plan, runner, names=names, known=found[-1] if found else None)
             if part.outcome.status.code is StatusCode.FAILED:
                 median = float(np.median([*found, part.noise_var]))
@@ -267,8 +309,11 @@ class HeldOutParts:
             if part.outcome.status.code is StatusCode.STOPPED:
                 known_by_then = float(np.median([*found, part.noise_var]))
                 return with_few_data(Learned(known_by_then, STOPPED, stopped=True), problem)
-            found.append(part.noise_var)
-            errors.append(part.errors)
+            if worth is None or part.noise_var <= worth:
+                found.append(part.noise_var)
+                errors.append(part.errors)
+            elif number == 2 and not found:
+                return None
         # The median, since a fit of one part may miss the signal.
         noise_var = float(np.median(found))
         return _learned(problem, parts, noise_var, errors)
