@@ -125,7 +125,7 @@ MUTATIONS = (
     Mutation(
         "safeguard: a leap that went too far is kept",
         "inference/base.py",
-        "if overshot(slope, slope_along(state.alpha, alpha, after)):",
+        "if not failed and overshot(before, _slope_at(problem, new, (state.alpha, alpha))):",
         "if False:",
         ("test_rules.py::test_leaps_that_overshoot_are_undone",),
     ),

@@ -15,7 +15,7 @@ import numpy as np
 from scipy import linalg
 from scipy.linalg import blas, lapack
 
-from cofem._arrays import Array, conj, namespace, squared_modulus
+from cofem._arrays import Array, conj, is_complex, namespace, squared_modulus
 
 
 def hermitian_product(a: Array, scale: float = 1.0, adjoint: bool = False) -> Array:
@@ -115,7 +115,8 @@ def solve_factored(factor: np.ndarray, b: np.ndarray) -> np.ndarray:
     >>> solve_factored(np.array([[2.0, 0.0], [1.0, 1.0]]), np.array([[4.0], [2.0]])).tolist()
     [[1.0], [0.0]]
     """
-    x, _ = LAPACK[factor.dtype.kind][1](factor, b, lower=1)
+    kind = "c" if is_complex(b) else factor.dtype.kind
+    x, _ = LAPACK[kind][1](factor, b, lower=1)
     return x
 
 

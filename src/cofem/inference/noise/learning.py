@@ -44,8 +44,8 @@ NOTHING_FOUND = 0.8
 FEW_FOR_ROUGH, WIDE_FOR_ROUGH = 32, 16
 #: Noise variance relative to the data from which on the signal may have been missed since too many data were
 #: held out; how many are then: this share, so many at least, in each of three parts, and this share at most.
-#: And how much less noise they must find.
-MUCH_NOISE, FEW_HELD_OUT, FEWEST_HELD_OUT, MOST_HELD_OUT, FAR_LESS = 0.1, 0.02, 12, 0.05, 0.25
+#: And how much less noise they must find: so much less that twenty data do not say so by chance.
+MUCH_NOISE, FEW_HELD_OUT, FEWEST_HELD_OUT, MOST_HELD_OUT, FAR_LESS = 0.1, 0.02, 20, 0.05, 0.02
 #: Where the noise comes from if a callback stops the fit.
 STOPPED = "a callback stopped the fit while the noise was learned; it is what was known by then"
 #: Outer steps that EM takes at most; MacKay's update takes more.
@@ -291,10 +291,9 @@ class HeldOutParts:
         runner: Runner,
         worth: float | None = None,
     ) -> Learned | None:
-        """Fit the rest of the data for each part in turn; None if none finds a noise up to `worth`.
+        """Fit the rest of the data for each part in turn; None if the first two find a noise above `worth`.
 
-        Near the limit a fit finds the signal or misses it. Those that miss it do not count, and after two of
-        them no further one is tried.
+        Near the limit a fit finds the signal or misses it, and one that misses it does not count.
         """
         found: list[float] = []
         errors: list[Errors] = []
