@@ -37,7 +37,7 @@ from cofem.priors import Prior
 #: Most rows in one block of samples.
 BLOCK_ROWS = 256
 #: Up to how many columns, if data are plenty, the stop rule is strict: there a step costs next to nothing.
-FEW_COLUMNS, FEW_MAX_ITER, FEW_TOL = 256, 1000, 1e-7
+FEW_COLUMNS, FEW_MAX_ITER, FEW_TOL = 256, 1000, 1e-6
 
 
 class SparseBayesianRegressor(SparseSamples, RegressorMixin, BaseEstimator, ABC):

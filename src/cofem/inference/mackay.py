@@ -10,6 +10,7 @@ import numpy as np
 from cofem.inference.base import Info, State
 from cofem.inference.em import EM
 from cofem.inference.problem import Problem
+from cofem.status import StatusCode
 
 #: Where alpha starts, relative to the start of other methods. On eight draws of ARDRegression's example
 #: of polynomials, 0.1 ended at the evidence of ARDRegression or above, 1 ended below it on two.
@@ -63,3 +64,10 @@ class MacKay(EM):
         # With all others as they are, these would go on to infinity, by the same factor in every step.
         image[(explained < NEGLIGIBLE) & (alpha * energy < LOST * explained)] = problem.alpha_cap
         return image
+
+    def finish(
+        self, problem: Problem, state: State, ended: StatusCode, rng: np.random.Generator
+    ) -> tuple[State, Info]:
+        """Take the moments at the noise that was learned last."""
+        new, info = self._moments_at(problem, state.alpha, state, rng)
+        return new, Info(notes=info.notes)
