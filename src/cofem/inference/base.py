@@ -17,10 +17,6 @@ from cofem.inference.problem import Problem
 from cofem.status import StatusCode
 
 
-#: Bytes that are there anyway; to ask the system takes a tenth of a millisecond.
-LITTLE_MEMORY = 2**24
-
-
 @packable("state")
 @dataclass(frozen=True)
 class State:
@@ -164,7 +160,7 @@ class Method(ABC):
         if not self.any_prior and (problem.nonnegative or not problem.prior.is_independent):
             return ValueError(f"method='{self.name}' has the independent prior built in, without constraints")
         needed, what = self.memory(problem)
-        limit = available_bytes() if needed > LITTLE_MEMORY else None
+        limit = available_bytes()
         if limit is not None and needed > limit:
             return ValueError(
                 f"method='{self.name}' needs {describe_bytes(needed)} for {what}, but only "
