@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# What is never imported need not be compiled.
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 
 .PHONY: demo test test-all docs nightly release-check clean
 
@@ -14,48 +16,50 @@ test: $(VENV)/.installed-test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	# Two workers share the cores; threads of BLAS in each would only wait for each other.
-	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal --cov --cov-report=term
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal
 
 # The same with PyTorch, pandas, PySINDy and MNE, whose tests `make test` skips where they are missing; none may be skipped.
 test-all: $(VENV)/.installed-test
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[test,test-all]"
+	$(INSTALL) --editable ".[test,test-all]"
 	COFEM_REQUIRE_ALL=1 $(MAKE) test
 	# scikit-learn's checks of array libraries ask for this; SciPy reads it when it is imported.
 	SCIPY_ARRAY_API=1 $(BIN)/pytest -q tests/test_estimators.py -k array_api
 	# Wheel and sdist, and the example of README.md with the wheel in an empty environment.
-	$(BIN)/pip install --quiet --disable-pip-version-check build
+	$(INSTALL) build
 	$(BIN)/python tests/release.py --wheel
 
 # The site, in docs/_build/html; it runs the examples, and a warning is an error. `make test` builds it without running them.
 docs: $(VENV)/.installed-docs
 	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
 
-# The property tests with twenty times as many cases, 2000 fits judged by exact formulas, and central lines
-# broken on purpose; last, what a release must do.
+# The whole suite with its slow tests, the property tests with twenty times as many cases, and how much of the code it
+# runs; 2000 fits judged by exact formulas, and central lines broken on purpose; last, what a release must do.
 nightly: $(VENV)/.installed-test
-	COFEM_PROFILE=nightly $(BIN)/pytest -q tests/test_robustness.py
+	$(INSTALL) --editable ".[test,test-all]"
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 COFEM_PROFILE=nightly COFEM_REQUIRE_ALL=1 \
+		$(BIN)/pytest -q -n 2 --dist worksteal --cov --cov-report=term
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/adversary.py 2000
 	$(BIN)/python tests/mutations.py
 	$(MAKE) release-check
 
 # Wheel and sdist, built and installed into empty environments; the example of README.md runs there, and extras resolve.
 release-check: $(VENV)/.installed-test
-	$(BIN)/pip install --quiet --disable-pip-version-check build
+	$(INSTALL) build
 	$(BIN)/python tests/release.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: $(VENV)/bin/python pyproject.toml
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	$(INSTALL) --editable .
 	touch $@
 
 $(VENV)/.installed-test: $(VENV)/bin/python pyproject.toml
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[test]"
+	$(INSTALL) --editable ".[test]"
 	touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-docs: $(VENV)/bin/python pyproject.toml
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[docs,examples]"
+	$(INSTALL) --editable ".[docs,examples]"
 	touch $@ $(VENV)/.installed
 
 clean:

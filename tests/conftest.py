@@ -6,6 +6,7 @@ import os
 import signal
 from typing import Any
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("default", deadline=None, derandomize=True, database=None)
@@ -29,6 +30,16 @@ def pytest_runtest_logreport(report: Any) -> None:
 
 def pytest_collectreport(report: Any) -> None:
     _note(report)
+
+
+def pytest_collection_modifyitems(config: Any, items: list[pytest.Item]) -> None:
+    """Leave what is marked `nightly` to `make nightly`, unless it is asked for by `-m`."""
+    if os.environ.get("COFEM_PROFILE") == "nightly" or config.getoption("-m"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("nightly")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("nightly")]
 
 
 def pytest_sessionfinish(session: Any, exitstatus: int) -> None:

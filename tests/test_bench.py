@@ -79,7 +79,13 @@ def read(path: Path) -> list[dict[str, str]]:
 # --- the registry -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", BENCHMARKS)
+#: Benchmarks whose first cell takes seconds.
+SLOW = {"endurance", "pictures", "distributed", "regression", "memory"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly if name in SLOW else ()) for name in BENCHMARKS]
+)
 def test_first_quick_cell_is_measured_and_reported(name: str, tmp_path: Path) -> None:
     benchmark = First(BENCHMARKS[name])
     Run([benchmark], tmp_path, QUICK).go()

@@ -221,6 +221,7 @@ CHILD = """
 """
 
 
+@pytest.mark.nightly
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     rng = np.random.default_rng(os.getpid())
     environment = own_environment()

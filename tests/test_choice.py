@@ -269,6 +269,7 @@ def test_sparser_starts_from_the_independent_prior_and_keeps_fewer() -> None:
     assert kept[0] < kept[1]
 
 
+@pytest.mark.nightly
 def test_weak_signals_among_correlated_columns_are_found() -> None:
     """Where the default follows the noise: a draw on which it does."""
     data = draw(150, 600, 102)
@@ -280,6 +281,7 @@ def test_weak_signals_among_correlated_columns_are_found() -> None:
     assert found["auto"] > found[None] + 0.05
 
 
+@pytest.mark.nightly
 def test_the_lasso_is_taken_for_weak_signals_and_not_for_many_small_ones() -> None:
     """Few of many columns, correlated; and all of them a little. Draws that nothing was chosen on."""
     few = draw(300, 1200, 110)

@@ -126,6 +126,7 @@ def test_several_classes(Classifier: Any) -> None:
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict_proba(X), P)
 
 
+@pytest.mark.nightly
 def test_digits_and_cancer() -> None:
     X, y = load_digits(return_X_y=True)
     A, B, a, b = train_test_split(X[:600], y[:600], random_state=0, stratify=y[:600])
@@ -171,6 +172,7 @@ def test_draws_serve_where_exact_variances_are_dear(monkeypatch: pytest.MonkeyPa
     np.testing.assert_allclose(drawn.predict_proba(X), exact.predict_proba(X), atol=0.03)
 
 
+@pytest.mark.nightly
 def test_a_hundred_thousand_sparse_features() -> None:
     rng = np.random.default_rng(0)
     n, d = 600, 100_000

@@ -437,8 +437,7 @@ def test_a_killed_fit_with_clusters_goes_on_as_it_would_have(tmp_path, diagonal)
 # --- the noise, and what a status says ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stored", [False, True])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("seed", "stored"), [(0, False), (1, False), (2, False), (3, False), (0, True)])
 def test_noise_of_decays(seed, stored):
     rng = np.random.default_rng(seed)
     spikes = rng.poisson(0.03, 400).astype(float)

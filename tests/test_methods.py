@@ -274,7 +274,7 @@ def test_small_systems_that_cg_does_not_solve_are_factored(prior):
 # --- the paper's settings --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("f", [2, 4])
+@pytest.mark.parametrize("f", [pytest.param(2, marks=pytest.mark.nightly), 4])
 @pytest.mark.parametrize("make", [dense_case, dct_case])
 def test_em_irls_and_cofem_agree_on_the_papers_problems(make, f):
     case = make(D=1024, f=f)

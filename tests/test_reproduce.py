@@ -42,7 +42,14 @@ class Some(Study):
         return self.inner.report(rows)
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+#: Experiments that differ from another one in what is plotted, mostly.
+LIKE_OTHERS = {"c", "d", "f"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.nightly if name in LIKE_OTHERS else ()) for name in EXPERIMENTS],
+)
 def test_first_cells_are_measured_and_shown(name: str, tmp_path: Path) -> None:
     experiment = Some(EXPERIMENTS[name], 2)
     Run([experiment], tmp_path, QUICK).go()

@@ -149,6 +149,7 @@ def test_white_parts_of_the_spectrum_count_as_noise() -> None:
     assert found.covariance(150)[0] - found.covariance(150)[1] < 0.3**2
 
 
+@pytest.mark.nightly
 def test_long_series_are_learned_in_windows() -> None:
     u, seen, y = season(1500, 0)
     post = cofem.fit(Mask(seen), y, analysis=1500, rng=0)
