@@ -100,8 +100,7 @@ def prepare(data: Data, prior: Prior, nonnegative: bool) -> PreparedProblem:
     largest = operator.largest_entry()
     if largest is not None:
         _check_largest(largest, "Phi", LARGEST_ENTRY[real])
-    if operator.stored_matrix() is None:  # entries that are in memory have been looked at one by one
-        check_adjoint(operator, n_vectors=1, dtype=dtype, like=y)
+    check_adjoint(operator, n_vectors=1, dtype=dtype, like=y)
 
     white = operator
     if noise.weights is not None:
