@@ -21,6 +21,7 @@ from cofem._arrays import (
 )
 from cofem.operators.base import Operator
 from cofem.operators.circulant import CirculantGram
+from cofem.operators.combs import columns_are_shifts
 from cofem.operators.dense import Dense
 from cofem.operators.entries import StoredMatrix
 from cofem.operators.filters import BlockCirculantGram
@@ -355,6 +356,23 @@ class Dictionary(Operator):
 
     def _circulant_gram(self) -> CirculantGram | None:
         return self._known_circulant
+
+    @cached_property
+    def is_like_a_convolution(self) -> bool:
+        """Whether columns are shifts of each other, on a grid or a line, or close to that.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from scipy.linalg import toeplitz
+        >>> from cofem.operators import DCT, Dense
+        >>> decay = np.r_[0.5 ** np.arange(5), np.zeros(15)]
+        >>> Dictionary(Dense(toeplitz(decay, np.zeros(20))), like=np.zeros(1)).is_like_a_convolution
+        True
+        >>> Dictionary(DCT(20), like=np.zeros(1)).is_like_a_convolution
+        False
+        """
+        return self.circulant_gram() is not None or columns_are_shifts(self.operator)
 
     @cached_property
     def _known_nearest(self) -> CirculantGram | None:

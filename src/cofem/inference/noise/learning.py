@@ -22,7 +22,6 @@ from cofem.inference.problem import Problem
 from cofem.inference.record import Outcome
 from cofem.inference.registry import choose_method
 from cofem.inference.stages import Runner
-from cofem.operators.combs import columns_are_shifts
 from cofem.status import StatusCode
 
 #: Data for each coefficient from which on the evidence is enough and nothing is held out.
@@ -426,9 +425,7 @@ def split(problem: Problem, held_out: np.ndarray, start: float) -> tuple[Problem
     energy = unseen.column_norms() ** 2
     energy = on_device_of(problem.y, energy) if isinstance(energy, np.ndarray) else energy
     energy = in_precision(energy, problem.real_dtype.name)
-    phi = problem.phi
-    local = phi.circulant_gram() is not None or columns_are_shifts(phi.operator)
-    return seen, FromHeldOut(unseen, y, energy, local)
+    return seen, FromHeldOut(unseen, y, energy, problem.phi.is_like_a_convolution)
 
 
 @dataclass(frozen=True)
