@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from sklearn.model_selection import GridSearchCV
 from typer.testing import CliRunner
 
 import cofem
+from cofem import _many
 from cofem.cli import app
 from cofem.operators import DCT, Chunked, Dense, Diagonal, Distributed, Mask, as_operator
 from cofem.operators import cluster as engines
@@ -287,7 +289,11 @@ def test_a_loader_that_raises_is_named(client: Client) -> None:
     wrong = Distributed(columns, (N + 1, D), (-1, WIDTH), client, retries=0)
     with pytest.raises(ChunkError, match=r"must have shape \(49, 10\), got \(48, 10\)"):
         wrong @ TRUTH
-    failing = dask.array.map_blocks(lambda block: 1 / 0, dask.array.ones((4, 6), chunks=(4, 3)), dtype=float)
+    failing = dask.array.map_blocks(
+        lambda block, block_id: block if block_id[1] else 1 / 0,  # of two that fail, either may be first
+        dask.array.ones((4, 6), chunks=(4, 3)),
+        dtype=float,
+    )
     with pytest.raises(ChunkError, match=r"chunk 0 of 2 .*ZeroDivisionError"):
         Distributed.from_array(failing, client, retries=0) @ np.ones(6)
 
@@ -484,6 +490,36 @@ def test_many_fits_outlive_a_worker(client: Client) -> None:
         MATRIX, tasks[7]["y"], noise_std=0.05, method="cofem", max_iter=5, rng=np.random.default_rng([0, 7])
     )
     assert same_bits(done[7].posterior, wanted)
+
+
+def test_large_things_are_not_sent_with_every_fit() -> None:
+    """Dask takes an operator for a few bytes, whatever it holds."""
+    assert _many._is_small({"noise_std": 0.1, "analysis": "auto"})
+    for large in ({"alpha_init": np.ones(2**18)}, {"Phi": Dense(MATRIX)}, {"analysis": Dense(MATRIX)}):
+        assert not _many._is_small(large)
+
+
+def matrix_and_mark(folder: Path) -> np.ndarray:
+    """Leave a file that says which process it was, and when; and take a while."""
+    (folder / f"{time.time():.3f} {os.getpid()}").touch()
+    time.sleep(1.0)
+    return MATRIX
+
+
+@pytest.mark.nightly  # it looks at the clock
+@pytest.mark.parametrize("with_each", [2**20, 0])
+def test_all_workers_begin_at_once_with_many_fits(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_each: int
+) -> None:
+    """They waited for the one that has what all fits share: it is sent with each, or goes to all first."""
+    monkeypatch.setattr(_many, "SENT_WITH_EACH", with_each)
+    workers = len(workers_of(client))
+    tasks = [{"Phi": partial(matrix_and_mark, tmp_path), "y": Y} for _ in range(3 * workers)]
+    done = list(cofem.fit_many(tasks, client=client, noise_std=0.05, method="cofem", max_iter=2))
+    assert all(fitted.error is None for fitted in done)
+    marks = sorted(path.name.split() for path in tmp_path.iterdir())
+    first = [pid for when, pid in marks if float(when) < float(marks[0][0]) + 0.95]
+    assert len(set(first)) == len(first) == workers
 
 
 def test_scikit_learn_searches_over_the_cluster(client: Client) -> None:

@@ -19,6 +19,9 @@ from cofem.operators.same_bits import aligned, one_blas_thread
 from cofem.operators.transforms.host_lines import one_fft_thread
 from cofem.posterior import Posterior
 
+#: Bytes of what all tasks share up to which it is sent with each.
+SENT_WITH_EACH = 2**20
+
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
@@ -177,9 +180,13 @@ def _on_cluster(client: Any, orders: list[Order], settings: Mapping[str, Any]) -
     from distributed import as_completed
 
     name = f"cofem-fit-{uuid.uuid4().hex}"
-    # What all share is kept by the scheduler, not scattered: a worker that is lost takes nothing with it.
+    shared: Any = dict(settings)
     with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TiB"}):
-        shared = client.submit(_kept, dict(settings), key=f"{name}-shared")
+        if not _is_small(shared):
+            # Kept by the scheduler, not scattered: a worker that is lost takes nothing with it. And on every
+            # worker before the fits are: they would wait for the one that has it.
+            shared = client.submit(_kept, shared, key=f"{name}-shared")
+            client.replicate(shared)
         futures = {client.submit(order.remote, shared, key=f"{name}-{order.i}"): order for order in orders}
     try:
         for future in as_completed(list(futures), loop=client.loop):
@@ -199,6 +206,15 @@ def _on_cluster(client: Any, orders: list[Order], settings: Mapping[str, Any]) -
     finally:
         if futures and client.status == "running":  # the caller has enough
             client.cancel(list(futures))
+
+
+def _is_small(settings: dict[str, Any]) -> bool:
+    """Tell whether what all tasks share may be sent with each: no operator, whose size Dask cannot tell."""
+    from dask.sizeof import sizeof
+
+    operators = (settings.get(name) for name in ("Phi", "analysis"))
+    named = all(one is None or isinstance(one, str) for one in operators)
+    return named and sizeof(settings) <= SENT_WITH_EACH
 
 
 def _kept(settings: dict[str, Any]) -> dict[str, Any]:

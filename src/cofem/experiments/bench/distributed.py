@@ -7,9 +7,11 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -23,9 +25,13 @@ from cofem.operators import Dense, Distributed
 #: Vectors that travel together in a product, as a mean and a few probes do.
 VECTORS = 4
 #: Dask has workers give memory back at once, and the system then makes every array anew: fits took 3 times
-#: the processor time.
-KEEP_MEMORY = {
-    f"distributed.nanny.pre-spawn-environ.MALLOC_{name}_THRESHOLD_": 2**30 for name in ("TRIM", "MMAP")
+#: the processor time. And all processes look at themselves many times a second, on the cores of the workers.
+CONFIGURATION = {
+    **{f"distributed.nanny.pre-spawn-environ.MALLOC_{name}_THRESHOLD_": 2**30 for name in ("TRIM", "MMAP")},
+    "distributed.admin.tick.interval": "500ms",
+    "distributed.admin.system-monitor.interval": "5s",
+    "distributed.worker.memory.monitor-interval": "1s",
+    "distributed.worker.profile.enabled": False,
 }
 #: Noise, relative to the root mean square of what the signal adds to the data.
 NOISE = 0.01
@@ -68,8 +74,9 @@ class OnCluster(Study):
         "medians: with one BLAS thread and with as many as there are workers, of which the faster counts; "
         "*times as fast* is against one thread. *fit*: 0.002 D coefficients from N(0, 1), noise 1 % of the "
         "signal, which is given, float32, to its end. *fits*: 64 fits (N = 800, D = 3200, dense), one after "
-        "the other in one process with one thread and over the workers, in turns of 16. *network*: time of "
-        "an empty round trip, and bytes a second of 10 MB to each worker and back."
+        "the other in one process with one thread, over the workers, and in as many processes without Dask, "
+        "in turns of 16. *network*: time of an empty round trip, and bytes a second of 10 MB to each worker "
+        "and back."
     )
     setting_columns = ("N", "D", "chunks", "workers")
     figures = (
@@ -160,7 +167,7 @@ def _cluster(cell: Cell) -> Iterator[Any]:
     limit = max(int(0.88 * size), 2**30)
     settings = {"n_workers": workers, "threads_per_worker": 1, "memory_limit": limit}
     with (
-        dask.config.set(KEEP_MEMORY),
+        dask.config.set(CONFIGURATION),
         LocalCluster(dashboard_address=":0", **settings) as cluster,
         Client(cluster) as client,
     ):
@@ -255,10 +262,13 @@ def _many(cell: Cell, options: Options, client: Any) -> Measurement:
     count, turns = (4, 1) if options.quick else (16, 4)
     tasks = [{"Phi": partial(_small_dictionary, i), "y": _small_data(i)} for i in range(count * turns)]
     settings: dict[str, Any] = {"noise_std": 0.05, "method": "cofem"}
-    list(cofem.fit_many(tasks[:2], client=client, **settings))  # workers import what they need
-    alone = together = alone_cpu = 0.0
+    workers = int(cell.setting["workers"])
+    list(cofem.fit_many(tasks[:workers], client=client, **settings))  # workers import what they need
+    alone = together = plain = alone_cpu = 0.0
     workers_cpu: Counter[str] = Counter()
-    with threadpool_limits(1, user_api="blas"):
+    processes = ProcessPoolExecutor(workers, get_context("spawn"), threadpool_limits, (1,))
+    with processes, threadpool_limits(1, user_api="blas"):
+        _fit_in_processes(settings, tasks[:workers], processes)
         for turn in range(turns):
             some = tasks[turn * count : (turn + 1) * count]
             before = client.run(time.process_time)
@@ -267,9 +277,13 @@ def _many(cell: Cell, options: Options, client: Any) -> Measurement:
             began = time.process_time()
             alone += _seconds(partial(_fit_here, settings, some))
             alone_cpu += time.process_time() - began
+            plain += _seconds(partial(_fit_in_processes, settings, some, processes))
     figures = {"alone_s": alone, "ratio": alone / together}
     busiest = max(workers_cpu.values())
-    note = f"CPU: {alone_cpu:.1f} s one after the other, {busiest:.1f} s in the busiest worker"
+    note = (
+        f"CPU: {alone_cpu:.1f} s one after the other, {busiest:.1f} s in the busiest worker; {workers} "
+        f"processes without Dask: {plain:.1f} s, {alone / plain:.2f} times as fast"
+    )
     return Measurement(together, reached=True, note=note, figures=figures | _missing(figures))
 
 
@@ -277,6 +291,12 @@ def _fit_there(settings: dict[str, Any], tasks: list[dict[str, Any]], client: An
     errors = [done.error for done in cofem.fit_many(tasks, client=client, **settings)]
     if any(errors):
         raise next(filter(None, errors))
+
+
+def _fit_in_processes(
+    settings: dict[str, Any], tasks: list[dict[str, Any]], processes: ProcessPoolExecutor
+) -> None:
+    list(processes.map(partial(_fit_here, settings), [[task] for task in tasks]))
 
 
 def _fit_here(settings: dict[str, Any], tasks: list[dict[str, Any]]) -> None:
