@@ -25,6 +25,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx_gallery.gen_gallery",
+    "sphinx-mathjax-offline",  # equations without the network too
 ]
 exclude_patterns = ["_build", "_templates"]
 templates_path = ["_templates"]
@@ -79,4 +80,5 @@ def setup(app: object) -> None:
     app.connect("source-read", site_pages.read)
     app.connect("source-read", site_gallery.read)
     app.connect("autodoc-skip-member", site_pages.skip_member)
+    app.connect("autodoc-process-bases", site_pages.show_bases)
     app.connect("autodoc-process-docstring", site_pages.link_pages)

@@ -51,9 +51,18 @@ def read(app: Sphinx, docname: str, source: list[str]) -> None:
 
 
 def skip_member(app: object, what: str, name: str, value: object, skip: bool, options: object) -> bool | None:
-    """Leave out what scikit-learn gives to every estimator: its own pages describe that."""
+    """Leave out what scikit-learn gives to every estimator, which its own pages describe, and bare fields."""
     module = getattr(value, "__module__", None) or ""
-    return True if module.startswith("sklearn") or name.endswith("_request") else None
+    is_field = (getattr(value, "__doc__", None) or "").startswith("Alias for field number")
+    return True if module.startswith("sklearn") or name.endswith("_request") or is_field else None
+
+
+def show_bases(app: object, name: str, value: object, options: object, bases: list) -> None:
+    """Name the public class that one derives from, in place of what is in between."""
+    for i, base in enumerate(bases):
+        if isinstance(base, type) and base.__name__.startswith("_"):
+            public = (kind for kind in base.__mro__ if not kind.__name__.startswith("_"))
+            bases[i] = next(public)
 
 
 def link_pages(app: object, what: str, name: str, value: object, options: object, lines: list[str]) -> None:
