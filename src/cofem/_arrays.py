@@ -297,13 +297,15 @@ def number_like(x: Array, value: float) -> Any:
 
 def total(x: Array) -> float:
     """Return the sum of a real array, added up in double precision."""
+    if isinstance(x, np.ndarray):  # asked for several times in each step: half of the time is the wrapper's
+        return float(x.sum(dtype=np.float64))
     xp = namespace(x)
     return float(xp.sum(x, dtype=xp.float64))
 
 
 def average(x: Array) -> float:
     """Return the mean of a real array, added up in double precision."""
-    return float(np.mean(x, dtype=float)) if isinstance(x, np.ndarray) else total(x) / size(x)
+    return total(x) / size(x)
 
 
 def inner(a: Array, b: Array) -> float:

@@ -36,8 +36,10 @@ from cofem.priors import Prior
 
 #: Most rows in one block of samples.
 BLOCK_ROWS = 256
-#: Up to how many columns, if data are plenty, the stop rule is strict: there a step costs next to nothing.
-FEW_COLUMNS, FEW_MAX_ITER, FEW_TOL = 256, 1000, 1e-6
+#: Up to how many columns, if data are plenty, steps cost next to nothing; how many are then taken at most,
+#: and the change of the mean at which they end. On ten problems predictions were up to 1e-3 of the deviation
+#: of y from where they end at last, those of ARDRegression up to 0.06; 1e-6 takes 1.1 to 3 times the steps.
+FEW_COLUMNS, FEW_MAX_ITER, FEW_TOL = 256, 1000, 1e-4
 
 
 class SparseBayesianRegressor(SparseSamples, RegressorMixin, BaseEstimator, ABC):

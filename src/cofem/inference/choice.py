@@ -19,7 +19,7 @@ from cofem.inference.analysis.method import AnalysisEM, pace_of
 from cofem.inference.analysis.problem import AnalysisProblem
 from cofem.inference.comparison import Compared, Comparison, standard_error
 from cofem.inference.judged import Judged, Stopped, together
-from cofem.inference.loop import Stage
+from cofem.inference.loop import Ended, Stage
 from cofem.inference.noise.learning import (
     FromTheFit,
     HeldOutParts,
@@ -29,6 +29,7 @@ from cofem.inference.noise.learning import (
     has_plenty,
     with_few_data,
 )
+from cofem.inference.noise.rules import STRONG
 from cofem.inference.problem import Problem
 from cofem.inference.stages import Runner
 from cofem.operators import Operator
@@ -41,8 +42,8 @@ EXPONENTS, STRENGTHS = (0.25, 0.5, 1.0), (1.5, 2.0, 3.0)
 #: Thresholds that are tried where signals are weak, in standard errors; and the one that stronger priors then
 #: start from. On four weak problems (500 x 5000, seeds 100 to 103) 2 was best.
 THRESHOLDS, START = (1.5, 2.0, 2.5), 2.0
-#: Share of noise in the data's variance up to which signals are strong, and from which on they are weak.
-STRONG, WEAK = 0.01, 0.1
+#: Share of noise in the variance of the data from which on signals are weak.
+WEAK = 0.1
 #: Data below which every one of them is held out once, in this many parts.
 FEW_DATA, MANY_PARTS = 100, 10
 #: Standard errors below the best within which a prior is as good, where data are few.
@@ -94,7 +95,7 @@ class Jury:
         #: Dictionaries without the rows of each part, kept so that what is known of them is found once.
         self._dictionaries: dict[int, Dictionary] = {}
 
-    def judge(self, prior: Prior, label: str = "", start: Judged | None = None) -> Judged:
+    def judge(self, prior: Prior, label: str = "", start: int | None = None) -> int:
         """Fit the rest of the data for each part, and note how well the part is predicted.
 
         Parameters
@@ -103,19 +104,22 @@ class Jury:
             The prior.
         label : str
             In words; by default its own.
-        start : Judged or None
-            A prior that the fits start from.
+        start : int or None
+            Number of a prior that the fits go on from.
+
+        Returns
+        -------
+        int
+            Its number.
         """
         known = math.isfinite(self.problem.noise_var)
-        found = Judged(prior, label or prior.label, [], [], [], known, (0.0, 0.0))
-        found = self._fit_parts(found, len(self.judged) + 1, start)
-        self._add(found)
-        return found
+        found = Judged(prior, label or prior.label, [], [], [], known, (0.0, 0.0), start=start)
+        self._add(self._fit_parts(found, len(self.judged) + 1))
+        return len(self.judged) - 1
 
     def judge_by_more(self, number: int) -> None:
         """Go on with a prior that was judged, by the parts that it was not judged by."""
-        found = self._fit_parts(self.judged[number], number + 1, None)
-        self.judged[number] = found
+        self.judged[number] = self._fit_parts(self.judged[number], number + 1)
         self.gains = [float(np.mean(self._gain(judged, self.judged[0]))) for judged in self.judged]
 
     def judge_by_usual(self) -> None:
@@ -134,7 +138,7 @@ class Jury:
             for number in sorted(rivals):
                 self.judge_by_more(number)
 
-    def _fit_parts(self, found: Judged, number: int, start: Judged | None) -> Judged:
+    def _fit_parts(self, found: Judged, number: int) -> Judged:
         """Fit the rest of the data for each part that is not in `found`, unless it is plainly worse."""
         prior = found.prior
         problem = replace(self.problem, prior=prior)
@@ -146,10 +150,9 @@ class Jury:
             for task, one in enumerate(tasks):
                 place = part * len(tasks) + task
                 plan, guess = self.plan, self._known_noise(found, part, task)
-                if start is not None:
-                    plan = plan._replace(
-                        alpha_init=start.alphas[place], begun=True, most_noise=guess or math.inf
-                    )
+                ends = [] if found.start is None else self.judged[found.start].ends
+                if len(ends) > place:
+                    plan = plan._replace(before=ends[place], most_noise=guess or math.inf)
                 names = f"{self.plan.task}/choice/{number}/{part + 1}/{task}", f"choice {number}"
                 fitted = self.held_out.fit_part(one, rows, plan, self.runner, names=names, known=guess)
                 status = fitted.outcome.status
@@ -159,7 +162,7 @@ class Jury:
                 self._dictionaries[part] = fitted.outcome.problem.phi
                 errors.append(fitted.errors)
                 found.noise.append(fitted.noise_var)
-                found.alphas.append(problem.units.apply(fitted.outcome.state.alpha, -2))
+                found.ends.append(Ended.of(fitted.outcome, fitted.method))
                 seconds += float(fitted.outcome.figures["seconds"])
             found.errors.append(together(errors))
             if self.drops and self.judged and not prior.leads_on and self._is_plainly_worse(found):
@@ -310,10 +313,10 @@ def search(jury: Jury, operator: Operator) -> None:
     def gained(last: float) -> bool:
         return not jury.judged[-1].dropped and jury.gains[-1] > last
 
-    def try_sparser(start: Prior, begun: Judged) -> None:
-        for strength in STRENGTHS:  # each starts from where the last one ended
+    def try_sparser(start: Prior, begun: int) -> None:
+        for strength in STRENGTHS:  # each goes on from where the last one ended
             begun = jury.judge(over_tasks(Sparser(strength, start)), start=begun)
-            if begun.dropped:
+            if jury.judged[begun].dropped:
                 break
 
     start: Prior = Independent()
@@ -323,7 +326,6 @@ def search(jury: Jury, operator: Operator) -> None:
         try_sparser(start, begun)
     if not strong or jury.best == 0:
         jury.judge_by_usual()
-        begun = jury.judged[0]
     for p in EXPONENTS if jury.best == 0 else ():
         judged = jury.judge(over_tasks(Power(p)))
         if not gained(last):
@@ -338,7 +340,7 @@ def search(jury: Jury, operator: Operator) -> None:
         if exponent and wide and jury.share_of_noise > WEAK:
             for threshold in THRESHOLDS:
                 judged = jury.judge(over_tasks(Laplace(threshold)))
-                if judged.dropped:
+                if jury.judged[judged].dropped:
                     break
                 if threshold == START:
                     start, begun = Laplace(threshold), judged

@@ -213,11 +213,16 @@ class CoFEM(ExpectationMaximisation):
         """Start over once the variances turned out to be wrong: they may have led to another optimum."""
         return state.carry.misled
 
-    def restart(
-        self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator
+    def handed_on(self, state: State) -> Carry:
+        """Return what is known of Phi and the estimators, without the warm start of a mean that is not kept."""
+        carry: Carry = state.carry
+        return carry._replace(dual=None)
+
+    def go_on(
+        self, problem: Problem, alpha: Array, carry: Carry, rng: np.random.Generator
     ) -> tuple[State, Info]:
-        """Begin again, with the estimator that took over."""
-        solver = Solver(self, problem, alpha, state.carry)
+        """Begin with the estimator that took over, or was good in another fit."""
+        solver = Solver(self, problem, alpha, carry)
         context = PosteriorContext(problem.phi, alpha, problem.noise_var, solver.solve_probes)
         return state_of(alpha, self._moments(problem, context, solver, rng))
 
@@ -271,11 +276,10 @@ class CoFEM(ExpectationMaximisation):
         if found.carry.misled:
             return found, info, "the variances turned out to be wrong"
         _, moved = change_of_mean(problem, found, state)
-        off = f"message passing was off by {moved:.2g} (tol={limit:.2g})"
-        if moved <= limit and not found.carry.trusted:
-            found = replace(found, carry=found.carry._replace(gave_up=carry.gave_up))
-            return found, info, "the variances are in doubt"
-        return found, info, off if moved > limit else ""
+        if moved > limit:
+            return found, info, f"message passing was off by {moved:.2g} (tol={limit:.2g})"
+        found = replace(found, carry=found.carry._replace(gave_up=carry.gave_up))
+        return found, info, "" if found.carry.trusted else "the variances are in doubt"
 
     def _moments(
         self, problem: Problem, context: PosteriorContext, solver: Solver, rng: np.random.Generator

@@ -16,6 +16,14 @@ from cofem.linalg.factor import energy_of_columns, product, safe_cholesky, solve
 
 #: Share of a coefficient that data determine below which it counts as this much.
 LEAST_FREEDOM = 1e-12
+#: That share, relative to what each of D coefficients can have of N data, below which a coefficient is given
+#: up at once by MacKay's update, if its precision is to grow by more than one over the second number. On
+#: lead fields of 60 x 15 000 this takes half of the time, to the same places, at an evidence that is 0.1 to
+#: 1.9 nats less, of 5900 to 8300; with 0.01 it takes 0.7 of the time, at up to 0.2 less.
+NEGLIGIBLE, LOST = 0.1, 0.9
+#: Part of the cap from which on a precision is at it, and share of those at it from which on their columns
+#: are left out: the others are copied.
+AT_CAP, MANY_GONE = 0.99, 0.5
 
 
 @dataclass(frozen=True)
@@ -60,7 +68,12 @@ class IRLS(ExpectationMaximisation):
         explained = np.maximum(1 - alpha * state.variance, LEAST_FREEDOM)
         energy = np.mean(squared_modulus(np.atleast_2d(state.mean)), axis=0)
         # Precisions from second moments are one over means of them, whoever shares; so both are means.
-        image = problem.rule.precisions(energy, cap) / problem.rule.precisions(explained, np.inf)
+        freedom = 1 / problem.rule.precisions(explained, np.inf)
+        image = freedom * problem.rule.precisions(energy, cap)
+        # With all others as they are, these would go on to infinity, by the same factor in every step.
+        negligible = NEGLIGIBLE * min(1.0, problem.n_rows / problem.n_columns)
+        image[(freedom < negligible) & (image > alpha / LOST)] = cap
+        image[alpha >= AT_CAP * cap] = cap
         return np.minimum(image, cap).astype(alpha.dtype)
 
     @property
@@ -89,6 +102,10 @@ class IRLS(ExpectationMaximisation):
     def moments(self, problem: Problem, alpha: Array) -> Moments:
         """Factor C and whiten Phi with it."""
         phi, g = problem.phi.matrix, 1 / alpha.astype(np.float64)
+        live = np.flatnonzero(alpha < AT_CAP * problem.alpha_cap)
+        fewer = live.size <= (1 - MANY_GONE) * alpha.size
+        if fewer:
+            phi, g = phi[:, live], g[live]
         factor = safe_cholesky(covariance_of_data(phi, 1.0, g, problem.noise_var))
         white_y = solve_lower(factor, data_columns(problem))
         white_phi = solve_lower(factor, phi)
@@ -96,8 +113,13 @@ class IRLS(ExpectationMaximisation):
         explained = g * energy_of_columns(white_phi)
         # gamma = explained is at most 1; what rounding leaves of 1 - gamma is bounded from below by
         # the variance a coefficient would have if all others were known.
-        floor = 1 / (alpha + problem.phi.column_energy.astype(np.float64) / problem.noise_var)
-        variance = np.maximum(g * (1 - explained), floor)
+        variance = 1 / (alpha + problem.phi.column_energy.astype(np.float64) / problem.noise_var)
+        if fewer:
+            variance[live] = np.maximum(g * (1 - explained), variance[live])
+            found, mean = mean, np.zeros((alpha.size, mean.shape[1]), dtype=mean.dtype)
+            mean[live] = found
+        else:
+            np.maximum(g * (1 - explained), variance, out=variance)
         log_det = 2 * float(np.sum(np.log(np.diagonal(factor).real)))
         quadratic = float(np.vdot(white_y, white_y).real)
         info = Info(figures={"log_evidence": problem.log_evidence(log_det, quadratic)})

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cofem.inference.loop import Ended
 from cofem.inference.prediction import Errors
 from cofem.operators import Operator
 from cofem.priors import Prior
@@ -35,8 +36,8 @@ class Judged(NamedTuple):
         Of each part, task by task.
     noise : list of float
         Noise variances that were found.
-    alphas : list of array
-        Precisions that the fits ended with, in the user's units.
+    ends : list of Ended
+        Where the fits ended.
     known : bool
         Whether the noise is known.
     cost : tuple of two float
@@ -45,6 +46,8 @@ class Judged(NamedTuple):
         Whether it was plainly worse than another after some parts.
     analysis : Operator or None
         The analysis operator whose rows the prior is for.
+    start : int or None
+        Number of the prior that its fits go on from.
     penalty : float
         What learning the operator from the same data has added to the log density of a datum.
     """
@@ -53,11 +56,12 @@ class Judged(NamedTuple):
     label: str
     errors: list[Errors]
     noise: list[float]
-    alphas: list
+    ends: list[Ended]
     known: bool
     cost: tuple[float, float]
     dropped: bool = False
     analysis: Operator | None = None
+    start: int | None = None
     penalty: float = 0.0
 
     @property
@@ -69,8 +73,9 @@ class Judged(NamedTuple):
         """Return the log density of each datum in the first parts, at the best share and noise for them."""
         whole = joined(self.errors[:first])
         levels = self.noise_var * (np.ones(1) if self.known else LEVELS)
-        tried = (scaled(whole, share).log_densities(level) for share in SHARES for level in levels)
-        return max(tried, key=lambda density: float(np.sum(density))) - self.penalty
+        found = np.array([whole.log_density(levels, share) for share in SHARES])
+        share, level = np.unravel_index(np.argmax(found), found.shape)
+        return whole.log_densities(levels[level], SHARES[share]) - self.penalty
 
     @property
     def outside(self) -> float:
@@ -84,11 +89,6 @@ def joined(errors: list[Errors]) -> Errors:
     squares = [part.squares.ravel() for part in errors]
     spread = [np.broadcast_to(part.spread, part.squares.shape).ravel() for part in errors]
     return replace(errors[0], squares=np.concatenate(squares), spread=np.concatenate(spread))
-
-
-def scaled(errors: Errors, share: float) -> Errors:
-    """Return errors with a share of the spread."""
-    return replace(errors, spread=share * errors.spread)
 
 
 def together(errors: list[Errors]) -> Errors:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -24,6 +24,30 @@ class Judge(Protocol):
 
     def __call__(self, problem: Problem, state: State) -> dict[str, np.ndarray]:
         """Return figures by name."""
+
+
+class Ended(NamedTuple):
+    """Where a fit ended, for another to go on from.
+
+    Attributes
+    ----------
+    alpha : array of shape (D,)
+        Its precisions, in the user's units.
+    method : Method
+        Its method; another one can use nothing but the precisions.
+    carry : Any
+        What that knows by then, so that the variances need not be checked as if nothing were known of Phi.
+    """
+
+    alpha: Array
+    method: Method
+    carry: Any
+
+    @classmethod
+    def of(cls, outcome: Outcome, method: Method) -> Ended:
+        """Return where an outcome ended."""
+        alpha = outcome.problem.units.apply(outcome.state.alpha, -2)
+        return cls(alpha, method, method.handed_on(outcome.state))
 
 
 class Stage(NamedTuple):
@@ -48,10 +72,15 @@ class Stage(NamedTuple):
         Whether a checkpoint keeps the last state of a stage that is not the fit.
     judge : Judge or None
         Makes figures of where the stage ended, which the outcome and the checkpoint hold.
-    begun : bool
-        Whether `alpha_init` is where the fit ended that this one starts from; see `Problem.first`.
+    before : Ended or None
+        The fit that this one goes on from, in place of `alpha_init`; see `Problem.first`.
+    passes_on : bool
+        Whether another one goes on from where this one ends: the last mean is not solved for once more, and
+        checkpoints keep what the method knows.
     rough : bool
         Whether nothing but the noise is wanted: the run ends once that has settled.
+    loose : bool
+        Whether the mean may still change a little at the end, as in a fit on the way to another.
     """
 
     name: str
@@ -62,8 +91,15 @@ class Stage(NamedTuple):
     noise: NoiseRule | None = None
     kept: bool = False
     judge: Judge | None = None
-    begun: bool = False
+    before: Ended | None = None
+    passes_on: bool = False
     rough: bool = False
+    loose: bool = False
+
+    @property
+    def start(self) -> Array | float | None:
+        """Where alpha starts, in the user's units."""
+        return self.alpha_init if self.before is None else self.before.alpha
 
 
 class Watch(Protocol):
@@ -110,7 +146,7 @@ def run(
                 break
             record, status = _note(step, method, stage, watch, record)
             problem = step.next_problem
-        if status.code is not StatusCode.FAILED and not stage.rough:
+        if status.code is not StatusCode.FAILED and not (stage.rough or stage.passes_on):
             record, status = _finish(problem, method, record, status, watch.rng)
     except KeyboardInterrupt as interrupt:
         outcome = None
@@ -142,7 +178,11 @@ class _Step(NamedTuple):
 def _first_step(problem: Problem, method: Method, stage: Stage, rng: np.random.Generator) -> _Step:
     """Take the first step. What goes wrong is raised: nothing is lost, and the caller sees where it was."""
     try:
-        state, info = method.init(problem, problem.start(stage.alpha_init), rng)
+        alpha, before = problem.start(stage.start), stage.before
+        if before is not None and before.method == method and before.carry is not None:
+            state, info = method.go_on(problem, alpha, before.carry, rng)
+        else:
+            state, info = method.init(problem, alpha, rng)
     except np.linalg.LinAlgError as error:
         raise ValueError(
             f"noise_std = {problem.noise_var**0.5 * problem.units.data:.3g} is too small for method="
@@ -162,7 +202,7 @@ def _next_step(
     restarts = method.restarts(old)
     try:
         if restarts:
-            new, info = method.restart(problem, problem.start(stage.alpha_init), old, rng)
+            new, info = method.go_on(problem, problem.start(stage.start), old.carry, rng)
         else:
             new, info = method.step(problem, old, rng)
         if info.end is not StatusCode.FAILED and not _is_finite(new):
@@ -171,7 +211,9 @@ def _next_step(
             if restarts:
                 judgement = judge_first(problem, method, new, stage.tol)
             else:
-                judgement = judge(problem, method, (old, new), stage.tol, record.before, stage.rough)
+                judgement = judge(
+                    problem, method, (old, new), stage.tol, record.before, stage.rough, stage.loose
+                )
             step = _with_noise(problem, new, judgement, stage, info)
             return _confirmed(step, method, rng) if step.judgement.settled and not stage.rough else step
     except TimeoutError:  # the caller's own, as from a signal

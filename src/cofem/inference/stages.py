@@ -10,7 +10,7 @@ import numpy as np
 
 from cofem.inference.base import Method
 from cofem.inference.checkpoint.keeper import Keeper
-from cofem.inference.loop import Stage, run
+from cofem.inference.loop import Ended, Stage, run
 from cofem.inference.problem import Problem
 from cofem.inference.progress import progress_bar
 from cofem.inference.record import Callback, Outcome, Record, Snapshot
@@ -61,7 +61,7 @@ class Runner:
         ended = outcome.status.code in (StatusCode.STOPPED, StatusCode.FAILED)
         if one_step or ended or not problem.nonnegative:
             return outcome
-        again = outcome.problem.with_constraint(outcome.state.mean)
+        again = outcome.problem.with_constraint(outcome.state.mean, outcome.state.variance)
         if again is None:
             return outcome
         return self._run_once(again, method, stage._replace(name=f"{stage.name}/constraint"), one_step)
@@ -72,13 +72,13 @@ class Runner:
         if outcome is not None:
             return outcome
         first = problem.first
-        if first is not None and not (stage.begun or one_step):
+        if first is not None and stage.before is None and not one_step:
             start = stage._replace(name=f"{stage.name}/start", title="start", kept=True, judge=None)
-            before = self.run(first, method, start)
+            before = self.run(first, method, start._replace(passes_on=True, loose=True))
             if before.status.code in (StatusCode.STOPPED, StatusCode.FAILED):
                 return before
             problem = problem.with_noise(before.problem.noise_var)
-            stage = stage._replace(alpha_init=problem.units.apply(before.state.alpha, -2))
+            stage = stage._replace(before=Ended.of(before, method))
         began = self.elapsed
         record = keeper.record(stage.name, method)
         if record is not None:
@@ -103,7 +103,10 @@ class Runner:
         if is_fit or outcome.status.code is not StatusCode.STOPPED:  # else it goes on when it is resumed
             # Of a stage that learned the noise nothing but that is needed, if it did.
             whole = is_fit or stage.kept or not outcome.status.converged
-            keeper.finish(stage.name, outcome, method.settled(outcome.state) if whole else None)
+            state = method.settled(outcome.state)
+            if stage.passes_on:
+                state = replace(state, carry=method.handed_on(outcome.state))
+            keeper.finish(stage.name, outcome, state if whole else None)
         return outcome
 
 

@@ -70,6 +70,8 @@ class Prior(ABC):
     joins_tasks: ClassVar[bool] = False
     #: Whether the update maximises what `slope` is the derivative of, so that steps may be extrapolated.
     extrapolates: ClassVar[bool] = True
+    #: Whether a coefficient whose precision went too far in a leap never comes back, whatever the data say.
+    prunes: ClassVar[bool] = False
     #: Whether the model is the same in any units of the columns of Phi: not where coefficients share a
     #: precision, whose sizes are then compared.
     free_of_units: ClassVar[bool] = False

@@ -72,6 +72,11 @@ class MultiTask(Prior):
         return self.prior.extrapolates
 
     @property
+    def prunes(self) -> bool:  # type: ignore[override]
+        """Whether coefficients that were lost in a leap never come back."""
+        return self.prior.prunes
+
+    @property
     def free_of_units(self) -> bool:  # type: ignore[override]
         """Whether units of columns make no difference."""
         return self.prior.free_of_units
@@ -170,6 +175,11 @@ class OneAfterAnother(Prior):
     def extrapolates(self) -> bool:  # type: ignore[override]
         """Whether steps may be extrapolated."""
         return self.prior.extrapolates
+
+    @property
+    def prunes(self) -> bool:  # type: ignore[override]
+        """Whether coefficients that were lost in a leap never come back."""
+        return self.prior.prunes
 
     @property
     def libraries(self) -> tuple[str, ...] | None:  # type: ignore[override]

@@ -79,6 +79,11 @@ class Sparser(Prior):
         return self.strength == 1
 
     @property
+    def prunes(self) -> bool:  # type: ignore[override]
+        """Whether coefficients that were lost in a leap never come back."""
+        return self.strength > 1
+
+    @property
     def starts_from(self) -> Prior | None:
         """The prior of the fit that comes first: one a little less strong, or `start`."""
         if self.strength == 1:

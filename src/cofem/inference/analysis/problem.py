@@ -95,7 +95,7 @@ class AnalysisProblem(Problem):
     def first(self) -> None:
         """None: rows start as usual."""
 
-    def with_constraint(self, mean: Array) -> None:
+    def with_constraint(self, mean: Array, variance: Array) -> None:
         """Return None: a constraint has no part in the fit."""
 
     def normalised(self) -> AnalysisProblem:

@@ -49,6 +49,8 @@ FASTEST_RISE = 2.0
 ENOUGH_FOR_MEDIAN, MEDIAN_OF_SQUARES, HEAVY_TAILS = 20, (0.4549, 0.6931), 0.5
 #: Tolerance of the linear system for the posterior's spread, and its most steps.
 SPREAD_TOL, SPREAD_STEPS = 0.1, 400
+#: Share of noise in the variance of the data up to which signals are strong.
+STRONG = 0.01
 #: Smaller side of a Phi that is not stored up to which variances of predictions are exact.
 EXACT_SIDE = 256
 #: Noise relative to the data below which the working precision sees none.
@@ -154,10 +156,15 @@ class FromHeldOut:
         return {"squares": squares, "spread": min(1.0, least) * spread}
 
     def judge_exactly(self, problem: Problem, state: State) -> dict[str, np.ndarray]:
-        """Return the squared errors and the variances of predictions, exact ones where that costs little."""
+        """Return the squared errors and the variances of predictions, exact ones where that costs little.
+
+        Of strong signals the diagonal is enough: what is left of the spread are coefficients on their way to
+        zero.
+        """
         operator = problem.phi.operator
         cheap = operator.stored_matrix() is not None or min(operator.shape) <= EXACT_SIDE
-        if not (isinstance(problem.y, np.ndarray) and is_small(operator) and cheap):
+        strong = problem.noise_var < STRONG * average(squared_modulus(problem.y))
+        if strong or not (isinstance(problem.y, np.ndarray) and is_small(operator) and cheap):
             spread = spread_of(self.phi, state.variance)
         else:
             system = DirectSystem(operator, state.alpha.astype(np.float64), problem.noise_var)
