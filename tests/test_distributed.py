@@ -39,6 +39,7 @@ TRUTH = np.zeros(D)
 TRUTH[[3, 50, 77, 120]] = 3.0, -2.0, 1.0, 2.5
 Y = MATRIX @ TRUTH + 0.05 * np.random.default_rng(1).standard_normal(N)
 METHOD = cofem.CoFEM(diagonal="self_consistent")
+WORKERS = 4
 
 
 def columns(k: int) -> np.ndarray:
@@ -63,7 +64,7 @@ BOTH = pytest.mark.parametrize("make", [by_columns, by_rows])
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
     with LocalCluster(
-        n_workers=4, threads_per_worker=1, dashboard_address=":0", memory_limit="1GiB"
+        n_workers=WORKERS, threads_per_worker=1, dashboard_address=":0", memory_limit="1GiB"
     ) as found:
         yield found
 
@@ -71,7 +72,13 @@ def cluster() -> Iterator[LocalCluster]:
 @pytest.fixture
 def client(cluster: LocalCluster) -> Iterator[Client]:
     with Client(cluster, set_as_default=False) as found:
-        found.wait_for_workers(2, timeout=60)
+
+        def has_two() -> bool:
+            # A nanny whose worker dies while it starts gives up; the cluster puts another in its place, if asked.
+            cluster.scale(WORKERS)
+            return len(workers_of(found)) >= 2
+
+        until(has_two)
         yield found
 
 
