@@ -12,6 +12,7 @@ import cofem
 from cofem.experiments import problems
 from cofem.experiments.bench.genotypes import draw
 from cofem.inference import choice
+from cofem.inference.judged import Judged
 from cofem.inference.noise.rules import FromHeldOut, spread_of
 from cofem.inference.prediction import Errors
 from cofem.operators import DCT, Convolution, Dense, Gradient, Mask, Wavelet
@@ -295,6 +296,20 @@ def test_the_lasso_is_taken_for_weak_signals_and_not_for_many_small_ones() -> No
     signal = X @ rng.standard_normal(300) / 300**0.5
     table = cofem.compare(X, signal + rng.standard_normal(200), noise_std=1.0, rng=0)
     assert isinstance(table.prior, cofem.Power)
+
+
+def test_the_noise_of_a_mode_counts_what_it_gets_wrong_and_its_penalty_stays() -> None:
+    rng = np.random.default_rng(0)
+    errors = Errors(4.0 * rng.standard_normal(400) ** 2, np.zeros(400), 1e9, of_complex=False)
+    mode = Judged(cofem.Laplace(2, 0.5), "", [errors], [1.0], [], False, (0.0, 0.0))
+    prior, noise_var = mode.to_fit
+    assert 3.2 < noise_var < 4.9
+    assert prior.threshold * noise_var**0.5 == pytest.approx(2.0)
+    assert prior.relax == 0.5
+    known = mode._replace(known=True)
+    assert known.to_fit == (cofem.Laplace(2, 0.5), 1.0)
+    sparse = mode._replace(prior=cofem.Independent())
+    assert sparse.to_fit == (cofem.Independent(), 1.0)
 
 
 def test_strong_signals_are_not_tried_denser_where_sparser_priors_gain() -> None:

@@ -74,7 +74,7 @@ def client(cluster: LocalCluster) -> Iterator[Client]:
     with Client(cluster, set_as_default=False) as found:
 
         def has_two() -> bool:
-            # A nanny whose worker dies while it starts gives up; the cluster puts another in its place, if asked.
+            # A nanny whose worker dies while it starts gives up; the cluster replaces it, if asked.
             cluster.scale(WORKERS)
             return len(workers_of(found)) >= 2
 

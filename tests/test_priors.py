@@ -208,6 +208,38 @@ def test_laplace_is_the_lasso(method: str, scale: float) -> None:
     np.testing.assert_allclose(post.mean * units, wanted, atol=1e-3 * np.abs(wanted).max())
 
 
+@pytest.mark.parametrize("method", ["em", "irls", "cofem"])
+def test_a_relaxed_laplace_keeps_what_the_lasso_found_at_a_share_of_the_penalty(method: str) -> None:
+    Phi, Y, _ = make("real", 3)
+    settings = dict(noise_std=NOISE, method=method, tol=1e-7, max_iter=3000)
+    for y, joint in ((Y[:, 0], False), (Y, True)):
+        priors = (cofem.Laplace(2), cofem.Laplace(2, relax=0.3))
+        lasso, post = (
+            cofem.fit(Phi, y, prior=cofem.MultiTask(prior) if joint else prior, **settings)
+            for prior in priors
+        )
+        np.testing.assert_allclose(post.alpha, 0.3 * lasso.alpha, rtol=1e-3)
+        precision = Phi.T @ Phi / NOISE**2 + np.diag(0.3 * lasso.alpha)
+        wanted = np.linalg.solve(precision, Phi.T @ y / NOISE**2)
+        np.testing.assert_allclose(post.mean, wanted, atol=1e-3 * np.abs(wanted).max())
+        assert np.linalg.norm(Phi @ post.mean - y) < np.linalg.norm(Phi @ lasso.mean - y)
+        assert post.converged
+
+
+def test_a_relaxed_fit_that_fails_at_its_end_keeps_the_lasso(monkeypatch: pytest.MonkeyPatch) -> None:
+    Phi, Y, _ = make("real", 1)
+    lasso = cofem.fit(Phi, Y[:, 0], noise_std=NOISE, prior=cofem.Laplace(2), method="em")
+
+    def fails(self, problem, alpha, carry, rng):
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(cofem.EM, "go_on", fails)
+    with pytest.warns(cofem.ConvergenceWarning, match="relaxed precisions were not found: OSError: the disk"):
+        post = cofem.fit(Phi, Y[:, 0], noise_std=NOISE, prior=cofem.Laplace(2, 0.5), method="em")
+    assert post.status.code is cofem.StatusCode.FAILED
+    np.testing.assert_array_equal(post.mean, lasso.mean)
+
+
 def test_laplace_over_tasks_is_the_group_lasso() -> None:
     """What is kept has a gradient of the length of its penalty, what is not a shorter one."""
     for kind in ("real", "complex"):
@@ -415,6 +447,8 @@ def test_power_lets_no_number_overflow() -> None:
         (lambda: cofem.Sparser(0.5), ValueError, "strength must be a number of at least 1, got 0.5"),
         (lambda: cofem.Laplace(0), ValueError, "threshold must be a positive number, got 0"),
         (lambda: cofem.Laplace("2"), ValueError, "threshold must be a positive number, got '2'"),
+        (lambda: cofem.Laplace(2, 0), ValueError, "relax must be a number above 0 and at most 1, got 0"),
+        (lambda: cofem.Laplace(2, 1.5), ValueError, "relax must be a number above 0 and at most 1, got 1.5"),
         (lambda: cofem.Sparser(2, 0.25), TypeError, "start must be a prior such as Power"),
         (lambda: cofem.MultiTask(cofem.MultiTask()), ValueError, "prior must be one for a single task"),
         (lambda: cofem.MultiTask(3), TypeError, "prior must be a prior such as"),

@@ -214,7 +214,7 @@ class CoFEM(ExpectationMaximisation):
         return state.carry.misled
 
     def handed_on(self, state: State) -> Carry:
-        """Return what is known of Phi and the estimators, without the warm start of a mean that is not kept."""
+        """Return what is known of Phi and the estimators, without the start of a mean that is not kept."""
         carry: Carry = state.carry
         return carry._replace(dual=None)
 

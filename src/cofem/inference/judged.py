@@ -69,6 +69,19 @@ class Judged(NamedTuple):
         """The noise variance that the parts agree on."""
         return float(np.median(self.noise))
 
+    @property
+    def to_fit(self) -> tuple[Prior, float]:
+        """The prior and the noise variance for a fit to all data.
+
+        The variances of a mode say nothing of what it gets wrong. So the noise is the one at which what was
+        held out is most likely, with the penalty that the parts were fitted with.
+        """
+        if self.known or not self.prior.of_mode:
+            return self.prior, self.noise_var
+        levels = self.noise_var * LEVELS
+        noise_var = float(levels[np.argmax(joined(self.errors).log_density(levels))])
+        return self.prior.at_noise((noise_var / self.noise_var) ** 0.5), noise_var
+
     def densities(self, first: int | None = None) -> np.ndarray:
         """Return the log density of each datum in the first parts, at the best share and noise for them."""
         whole = joined(self.errors[:first])

@@ -146,6 +146,8 @@ def run(
                 break
             record, status = _note(step, method, stage, watch, record)
             problem = step.next_problem
+        if status.code is not StatusCode.FAILED and problem.prior.relaxation != 1:
+            record, status = _relaxed(problem, method, record, status, watch.rng)
         if status.code is not StatusCode.FAILED and not (stage.rough or stage.passes_on):
             record, status = _finish(problem, method, record, status, watch.rng)
     except KeyboardInterrupt as interrupt:
@@ -300,6 +302,23 @@ def _note(
     )
     watch.keep(record)
     return record, status
+
+
+def _relaxed(
+    problem: Problem, method: Method, record: Record, status: Status, rng: np.random.Generator
+) -> tuple[Record, Status]:
+    """Take the moments at a share of the precisions, where the prior says so."""
+    old = state = record.state
+    try:
+        state, info = method.go_on(problem, problem.prior.relaxation * old.alpha, old.carry, rng)
+    except TimeoutError:
+        raise
+    except Exception as error:
+        info = Info(end=StatusCode.FAILED, message=f"{type(error).__name__}: {error}")
+    if info.end is StatusCode.FAILED or not _is_finite(state):
+        why = f"the moments at relaxed precisions were not found: {info.message or NOT_FINITE}"
+        return record, Status(StatusCode.FAILED, why)
+    return replace(record, state=state), status
 
 
 def _finish(

@@ -84,6 +84,8 @@ class Prior(ABC):
     restraint: ClassVar[float] = 0.0
     #: Whether precisions follow from the squares of the mean alone, so that the fit ends at a mode.
     of_mode: ClassVar[bool] = False
+    #: Share of the precisions that a fit ended with at which its moments are taken.
+    relaxation: ClassVar[float] = 1.0
     #: Array libraries that the update works on, such as ``("numpy", "torch")``; None for any.
     libraries: ClassVar[tuple[str, ...] | None] = None
 
@@ -172,6 +174,19 @@ class Prior(ABC):
         >>> from cofem import Independent
         >>> Independent().for_rows(RowLayout(np.zeros(3, int), np.arange(3), (3,)))
         Independent()
+        """
+        return self
+
+    def at_noise(self, ratio: float) -> Prior:
+        """Return the prior with the same update for noise whose standard deviation is `ratio` times as large.
+
+        By default it does not depend on the noise.
+
+        Examples
+        --------
+        >>> from cofem import Independent, Laplace
+        >>> Independent().at_noise(2.0), Laplace(2).at_noise(2.0).threshold
+        (Independent(), 1.0)
         """
         return self
 

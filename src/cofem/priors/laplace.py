@@ -28,6 +28,10 @@ class Laplace(Prior):
     ----------
     threshold : float
         In standard errors, positive; 1.5 to 3 for weak signals in many columns.
+    relax : float
+        Share of the penalty at which the coefficients that were found are taken at the end, above 0 and at
+        most 1. The lasso pulls them all towards zero; 0.5 halves their precisions, and predictions are
+        nearer to the truth: the relaxed lasso (Meinshausen, 2007).
 
     Examples
     --------
@@ -38,9 +42,13 @@ class Laplace(Prior):
     >>> post = cofem.fit(Phi, y, noise_std=1.0, prior=Laplace(2), tol=1e-6)
     >>> np.round(post.mean, 3).tolist()
     [3.0, -1.0, 0.0]
+    >>> post = cofem.fit(Phi, y, noise_std=1.0, prior=Laplace(2, relax=0.5), tol=1e-6)
+    >>> np.round(post.mean, 3).tolist()
+    [3.75, -1.5, 0.0]
     """
 
     threshold: float = 2.0
+    relax: float = 1.0
     #: Norms of the columns over the noise, shape (D,): one over the standard errors; None if all are 1.
     resolution: Array | None = field(default=None, repr=False, compare=False)
 
@@ -52,11 +60,18 @@ class Laplace(Prior):
         wanted = isinstance(self.threshold, Real) and not isinstance(self.threshold, bool)
         if not wanted or not 0 < self.threshold < float("inf"):
             raise ValueError(f"threshold must be a positive number, got {self.threshold!r}")
+        if not isinstance(self.relax, Real) or isinstance(self.relax, bool) or not 0 < self.relax <= 1:
+            raise ValueError(f"relax must be a number above 0 and at most 1, got {self.relax!r}")
 
     @property
     def label(self) -> str:
         """The prior in a few words."""
-        return f"Laplace({self.threshold:g})"
+        return f"Laplace({self.threshold:.3g}{'' if self.relax == 1 else f', relax={self.relax:g}'})"
+
+    @property
+    def relaxation(self) -> float:  # type: ignore[override]
+        """Share of the precisions that is kept at the end."""
+        return self.relax
 
     def for_columns(self, energy: Array, noise_var: float) -> Laplace:
         """Return the prior for columns of these squared norms and data with this noise."""
@@ -64,6 +79,10 @@ class Laplace(Prior):
         # Columns of zeros must not divide zero by zero: what is zero stays so, whatever its penalty.
         energy = xp.maximum(energy, number_like(energy, ZERO * (float(xp.max(energy)) or 1.0)))
         return replace(self, resolution=xp.sqrt(energy / noise_var))
+
+    def at_noise(self, ratio: float) -> Laplace:
+        """Return the one with the same penalty, ``threshold * noise_std``, at another noise."""
+        return replace(self, threshold=self.threshold / ratio)
 
     def for_rows(self, layout: RowLayout) -> Laplace:
         """Refuse: what standard errors rows have is not known."""

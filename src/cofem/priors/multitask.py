@@ -97,6 +97,11 @@ class MultiTask(Prior):
         return self.prior.of_mode
 
     @property
+    def relaxation(self) -> float:  # type: ignore[override]
+        """Share of the precisions that is kept at the end."""
+        return self.prior.relaxation
+
+    @property
     def within_a_task(self) -> Prior:
         """The prior of one task by itself."""
         return self.prior
@@ -128,6 +133,10 @@ class MultiTask(Prior):
     def for_rows(self, layout: RowLayout) -> MultiTask:
         """Return the prior for the rows of an analysis operator."""
         return replace(self, prior=self.prior.for_rows(layout))
+
+    def at_noise(self, ratio: float) -> MultiTask:
+        """Return the prior with the same update at another noise."""
+        return replace(self, prior=self.prior.at_noise(ratio))
 
     def for_columns(self, energy: Array, noise_var: float) -> MultiTask:
         """Return the prior for columns of these squared norms and data with this noise."""
@@ -196,6 +205,15 @@ class OneAfterAnother(Prior):
     def of_mode(self) -> bool:  # type: ignore[override]
         """Whether precisions follow from the squares of the means alone."""
         return self.prior.of_mode
+
+    @property
+    def relaxation(self) -> float:  # type: ignore[override]
+        """Share of the precisions that is kept at the end."""
+        return self.prior.relaxation
+
+    def at_noise(self, ratio: float) -> OneAfterAnother:
+        """Return the prior with the same update at another noise."""
+        return replace(self, prior=self.prior.at_noise(ratio))
 
     def for_columns(self, energy: Array, noise_var: float) -> OneAfterAnother:
         """Return the prior for columns of these squared norms, of all tasks, and data with this noise."""
