@@ -23,7 +23,7 @@ from cofem.experiments.study.base import (
 )
 from cofem.experiments.study.results import Cell, Measurement, Rows, Value
 
-OURS, DEFAULT, THEIRS = "auto", "default", "LassoCV"
+OURS, DEFAULT, THEIRS = "auto prior", "default prior", "LassoCV"
 #: Columns in a block, their correlation, columns that matter, samples that predictions are judged on.
 BLOCK, CORRELATION, CAUSAL, N_NEW = 20, 0.9, 20, 1000
 #: Standard deviations to either side that 90 % of normal numbers are within.

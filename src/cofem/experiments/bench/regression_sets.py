@@ -16,7 +16,7 @@ from cofem.estimators import SBLRegressor
 from cofem.experiments.study.base import Options, Report, Study, Table, at_most, grid, number
 from cofem.experiments.study.results import Cell, Measurement, Rows, Value
 
-OURS, DEFAULT = "auto", "default"
+OURS, DEFAULT = "auto prior", "default prior"
 METHODS: dict[str, Callable[[int], Any]] = {
     OURS: lambda seed: SBLRegressor(prior="auto", random_state=seed),
     DEFAULT: lambda seed: SBLRegressor(random_state=seed),

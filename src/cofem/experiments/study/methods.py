@@ -24,6 +24,8 @@ METHODS: dict[str, Any] = {
 MEANINGS = {
     "default": "`cofem.CoFEM()`",
     "auto": '`cofem.fit(..., method="auto")`',
+    "auto prior": '`prior="auto"`',
+    "default prior": "the independent prior",
     "with": "with the structure of the data known",
     "without": "without it",
     "paper": "`cofem.CoFEM.paper()`, Algorithm 1 of the paper to the letter",
