@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from cofem.experiments import problems
 from cofem.inference.base import State
 from cofem.inference.irls import IRLS
 from cofem.inference.loop import Stage, run
-from cofem.inference.noise.joint import joint_method, split_jointly
+from cofem.inference.noise.joint import ExactParts, joint_method, split_jointly
 from cofem.inference.problem import Problem
 from cofem.inference.registry import choose_method
 from cofem.inference.stopping import FAR_RISE
@@ -74,6 +75,45 @@ def test_parts_are_fitted_together_where_message_passing_works() -> None:
     alike = np.cumsum(Phi, axis=1)
     assert joint_method(problem_of(alike, y), parts) is None
     assert joint_method(problem_of(Phi, np.stack([y, y])), parts) is None
+
+
+def test_parts_of_few_data_are_fitted_together_exactly() -> None:
+    Phi, y, _ = incoherent(n=40, d=80)
+    parts = [np.arange(4), np.arange(4, 8)]
+    assert isinstance(joint_method(problem_of(Phi, y), parts), ExactParts)
+    assert joint_method(problem_of(Phi, y), parts[:1]) is None
+    wide, y, _ = incoherent(n=20, d=400)
+    assert joint_method(problem_of(wide, y), parts) is None
+
+
+@pytest.mark.parametrize("operator", operators(), ids=["real", "complex", "DCT"])
+def test_moments_of_few_data_are_those_of_each_part(operator: Any) -> None:
+    rng = np.random.default_rng(3)
+    y = (operator @ rng.standard_normal(7)).astype(operator.dtype)
+    problem = Problem(Dictionary(operator, like=np.zeros(1, operator.dtype)), y, 0.1)
+    parts, alpha = [np.array([0, 2]), np.array([1, 4]), np.array([2, 3])], rng.uniform(0.1, 10, 21)
+    joint, _ = split_jointly(problem, parts, 0.3)
+    found, evidence = ExactParts().moments(joint, alpha), 0.0
+    for block, rows in enumerate(parts):
+        kept, place = np.setdiff1d(np.arange(5), rows), slice(7 * block, 7 * (block + 1))
+        alone = replace(problem, phi=problem.phi.take_rows(kept), y=y[kept], noise_var=0.3)
+        wanted = IRLS().moments(alone, alpha[place])
+        np.testing.assert_allclose(found.mean[place], wanted.mean, rtol=1e-10)
+        np.testing.assert_allclose(found.variance[place], wanted.variance, rtol=1e-10)
+        evidence += wanted.info.figures["log_evidence"]
+    assert found.info.figures["log_evidence"] == pytest.approx(evidence)
+    assert found.mean.dtype == y.dtype
+
+
+@pytest.mark.parametrize("kind", ["dct", "gaussian"])
+def test_the_noise_of_sixteen_data_is_not_far_off(kind: str) -> None:
+    """The median of ten draws; single ones may be far too small."""
+    ratios = []
+    for seed in range(10):
+        case = getattr(problems, kind)(64, seed=seed, f=4, density=0.04, sigma=0.01)
+        ratios.append(cofem.fit(case.Phi, case.y, rng=0).noise_std / 0.01)
+    assert 0.67 < np.median(ratios) < 1.5
+    assert max(ratios) < 3
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -65,9 +65,9 @@ class EM(ExpectationMaximisation):
         factor = safe_cholesky(matrix)
         y = data_columns(problem)
         mean = solve_factored(factor, beta * product(phi, y, adjoint=True))
-        log_det_a = 2 * float(np.sum(np.log(np.diagonal(factor).real)))
+        log_det_a = 2 * float(np.log(factor.diagonal().real).sum())
         variance = energy_of_columns(inverse_of_lower(factor))  # the diagonal of (L L^H)^-1
-        log_det = log_det_a + problem.n_rows * np.log(problem.noise_var) - float(np.sum(np.log(alpha)))
+        log_det = log_det_a + problem.n_rows * np.log(problem.noise_var) - float(np.log(alpha).sum())
         quadratic = beta * float(np.vdot(y, y - product(phi, mean)).real)
         info = Info(figures={"log_evidence": problem.log_evidence(log_det, quadratic)})
         real = problem.real_dtype

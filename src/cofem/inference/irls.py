@@ -120,7 +120,7 @@ class IRLS(ExpectationMaximisation):
             mean[live] = found
         else:
             np.maximum(g * (1 - explained), variance, out=variance)
-        log_det = 2 * float(np.sum(np.log(np.diagonal(factor).real)))
+        log_det = 2 * float(np.log(factor.diagonal().real).sum())
         quadratic = float(np.vdot(white_y, white_y).real)
         info = Info(figures={"log_evidence": problem.log_evidence(log_det, quadratic)})
         real = problem.real_dtype

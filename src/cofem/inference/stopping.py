@@ -220,4 +220,4 @@ class NoiseChange(NamedTuple):
 
 
 def _norm(x: Array, weights: Array | float) -> float:
-    return float(np.sum(weighted_energy(as_rows(x), weights))) ** 0.5
+    return float(weighted_energy(as_rows(x), weights).sum()) ** 0.5

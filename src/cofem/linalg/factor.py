@@ -98,8 +98,9 @@ def energy_of_columns(matrix: Array) -> Array:
     return namespace(matrix).sum(squared_modulus(matrix), axis=0)
 
 
-#: LAPACK's factor, solver and inverse of triangles, by the kind of number: looking them up takes as long as
-#: using them on a matrix of 20 x 20.
+#: BLAS's products of matrices, and LAPACK's factor, solver and inverse of triangles, in
+#: double precision by the kind of number: looking them up takes as long as using them on a matrix of 20 x 20.
+GEMM = {"f": blas.dgemm, "c": blas.zgemm}
 LAPACK = {
     "f": (lapack.dpotrf, lapack.dpotrs, lapack.dtrtri),
     "c": (lapack.zpotrf, lapack.zpotrs, lapack.ztrtri),
@@ -159,7 +160,7 @@ def product(a: np.ndarray, b: np.ndarray, adjoint: bool = False) -> np.ndarray:
     >>> product(a, np.eye(2)[:, :1]).tolist(), product(a, np.eye(2)[:, :1], adjoint=True).tolist()
     ([[1.0], [3.0]], [[1.0], [2.0]])
     """
-    gemm = blas.get_blas_funcs("gemm", (a, b))
+    gemm = GEMM["c" if "c" in (a.dtype.kind, b.dtype.kind) else "f"]
     if not a.flags.c_contiguous:
         return gemm(1.0, a, b, trans_a=2 if adjoint else 0)
     # In Fortran's order, what is stored is the transpose.

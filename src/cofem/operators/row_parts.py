@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -36,6 +37,20 @@ class RowParts(BlockDiagonal):
         n_rows = operator.shape[0]
         places = [block * n_rows + some for block, some in enumerate(rows)]
         self._mask = Mask(np.concatenate(places), len(rows) * n_rows)
+
+    @cached_property
+    def matrices(self) -> np.ndarray:
+        """The entries of all blocks, shape (B, n, D), in double precision; every block has n rows.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import Dense
+        >>> RowParts(Dense(np.diag([1.0, 2.0])), [np.array([0]), np.array([1])]).matrices.tolist()
+        [[[1.0, 0.0]], [[0.0, 2.0]]]
+        """
+        matrix = self.operator.to_dense()
+        return matrix.astype(np.result_type(matrix, np.float64))[np.stack(self.kept)]
 
     def _forward(self, x: Array) -> Array:
         xp = namespace(x)

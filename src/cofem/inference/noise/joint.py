@@ -1,8 +1,9 @@
 """Parts of the data that are held out, fitted together: one dictionary with a block for each part.
 
-Where a fit by message passing is mostly Python's own time, or waits for a matrix to come from memory, five
-fits in one take little longer than one. Each block has coefficients and precisions of its own, and the rows
-that its part leaves; products with all blocks are one batched product with Phi.
+Where a fit is mostly Python's own time, or waits for a matrix to come from memory, five fits in one take
+little longer than one. Each block has coefficients and precisions of its own, and the rows that its part
+leaves. By message passing, products with all blocks are one batched product with Phi; of few data, all blocks
+are factored in one call.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cofem._arrays import average, in_precision, squared_modulus
-from cofem.inference.base import Method, State
+from cofem._arrays import Array, average, in_precision, squared_modulus
+from cofem.inference.base import Info, Method, Moments, State
 from cofem.inference.covariance_free import CoFEM
+from cofem.inference.irls import IRLS
 from cofem.inference.noise.rules import FromHeldOut
 from cofem.inference.problem import Problem
 from cofem.inference.registry import is_incoherent
@@ -22,8 +24,10 @@ from cofem.linalg.diagonals.gate import Gate
 from cofem.operators.dictionary import Dictionary
 from cofem.operators.row_parts import RowParts
 
-#: Data from which on it is faster: exact steps of fewer take less than the Python of message passing.
+#: Data from which on message passing is faster: exact steps of fewer take less than its Python.
 ENOUGH_ROWS = 48
+#: Columns for each datum up to which parts may end with the noise, together or one by one.
+WIDE = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,9 +38,12 @@ class JointProblem(Problem):
     ----------
     block : Problem or None
         The first of them by itself, which callbacks are shown.
+    parts : RowParts or None
+        What is left of Phi in each.
     """
 
     block: Problem | None = None
+    parts: RowParts | None = None
 
     def shown(self, state: State) -> tuple[Problem, State]:
         """Return the first block."""
@@ -70,11 +77,42 @@ class FromParts(FromHeldOut):
         return found if settled else min(found, problem.noise_var)
 
 
+@dataclass(frozen=True)
+class ExactParts(IRLS):
+    """Exact EM on every block, as `IRLS` on each."""
+
+    def moments(self, problem: Problem, alpha: Array) -> Moments:
+        """Factor the covariance of the data of each block, and whiten its columns with it."""
+        assert isinstance(problem, JointProblem)
+        assert problem.parts is not None
+        phi, noise_var = problem.parts.matrices, problem.noise_var
+        blocks, n_rows, _ = phi.shape
+        g = 1 / alpha.astype(np.float64).reshape(blocks, 1, -1)
+        covariance = (phi * g) @ phi.conj().mT + noise_var * np.eye(n_rows)
+        factor = np.linalg.cholesky(covariance)
+        y = problem.y.reshape(blocks, n_rows, 1)
+        white = np.linalg.solve(factor, np.concatenate([phi, y], axis=2))
+        white_phi, white_y = white[:, :, :-1], white[:, :, -1:]
+        mean = g * (white_y.conj().mT @ white_phi).conj()
+        explained = g * np.sum(squared_modulus(white_phi), axis=1, keepdims=True)
+        floor = 1 / (alpha + problem.phi.column_energy.astype(np.float64) / noise_var)
+        variance = np.maximum((g * (1 - explained)).ravel(), floor)
+        log_det = 2 * float(np.sum(np.log(np.diagonal(factor, axis1=1, axis2=2).real)))
+        evidence = problem.log_evidence(log_det, float(np.sum(squared_modulus(white_y))))
+        info = Info(figures={"log_evidence": evidence})
+        return Moments(mean.ravel().astype(problem.y.dtype), variance.astype(problem.real_dtype), None, info)
+
+
 def joint_method(problem: Problem, parts: Sequence[np.ndarray]) -> Method | None:
     """Return the method that fits all parts together; None where they are better fitted one by one."""
     plain = isinstance(problem.y, np.ndarray) and problem.y.ndim == 1
     plain = plain and problem.prior.is_independent and not (problem.nonnegative or problem.in_analysis)
-    if len(parts) < 2 or problem.n_rows < ENOUGH_ROWS or not plain or not is_incoherent(problem):
+    if len(parts) < 2 or not plain:
+        return None
+    if problem.n_rows < ENOUGH_ROWS:
+        exact = problem.n_columns <= WIDE * problem.n_rows and not problem.phi.is_like_a_convolution
+        return ExactParts(accelerate=True) if exact else None
+    if problem.n_columns > WIDE * problem.n_rows or not is_incoherent(problem):
         return None
     return CoFEM(diagonal=Gate(small=0))
 
@@ -96,8 +134,9 @@ def split_jointly(
     phi, operator = problem.phi, problem.phi.operator
     kept = [np.setdiff1d(np.arange(problem.n_rows), rows) for rows in parts]
     blocks = [phi.take_rows(rows) for rows in kept]
+    left = RowParts(operator, kept)
     joint = Dictionary(
-        RowParts(operator, kept),
+        left,
         phi.like,
         norms=np.concatenate([block.norms for block in blocks]),
         counter=phi.counter,
@@ -106,7 +145,7 @@ def split_jointly(
     units = problem.units if columns is None else replace(problem.units, columns=np.tile(columns, len(parts)))
     block = replace(problem, phi=blocks[0], y=problem.y[kept[0]], noise_var=noise_var)
     y = problem.y[np.concatenate(kept)]
-    seen = JointProblem(joint, y, noise_var, units, problem.prior, block=block)
+    seen = JointProblem(joint, y, noise_var, units, problem.prior, block=block, parts=left)
     held_out = RowParts(operator, parts)
     energy = np.concatenate([part.column_norms() for part in held_out.parts]) ** 2
     rule = FromParts(

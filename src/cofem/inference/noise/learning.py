@@ -15,7 +15,7 @@ import numpy as np
 from cofem._arrays import Array, average, in_precision, inner, on_device_of, size, squared_modulus
 from cofem.inference.base import Method
 from cofem.inference.loop import Ended, Stage
-from cofem.inference.noise.joint import joint_method, split_jointly
+from cofem.inference.noise.joint import WIDE, joint_method, split_jointly
 from cofem.inference.noise.rules import MOST_SPREAD_EARLY, FromEvidence, FromHeldOut, NoiseRule
 from cofem.inference.prediction import MOST_DRAWS, Errors
 from cofem.inference.problem import Problem
@@ -41,10 +41,10 @@ ENOUGH_TO_COUNT, FAR_MORE = 20, 2.5
 NOTHING_FOUND = 0.8
 
 
-#: Data below which parts are fitted to their end, since each one counts (of 16, parts that ended with the
-#: noise said 4 times too much in one of ten draws; of 20 to 26 they were as good); and columns per datum from
-#: which on they are: of 100 x 20 000, parts that ended with the noise said 1.06 in place of 0.50.
-FEW_FOR_ROUGH, WIDE_FOR_ROUGH = 20, 16
+#: Data below which a part by itself is fitted to its end, since each one counts (of 16, parts that ended with
+#: the noise said 4 times too much in one of ten draws; of 20 to 26 they were as good). So are wide ones: of
+#: 100 x 20 000, parts that ended with the noise said 1.06 in place of 0.50.
+FEW_FOR_ROUGH = 20
 #: Noise variance relative to the data from which on the signal may have been missed since too many data were
 #: held out; how many are then: this share, so many at least, in each of three parts, and this share at most.
 #: And how much less noise they must find: so much less that twenty data do not say so by chance.
@@ -151,7 +151,7 @@ def has_plenty(problem: Problem) -> bool:
 
 def may_be_rough(problem: Problem) -> bool:
     """Tell whether parts may end once the noise has settled."""
-    return problem.n_rows >= FEW_FOR_ROUGH and problem.n_columns <= WIDE_FOR_ROUGH * problem.n_rows
+    return problem.n_rows >= FEW_FOR_ROUGH and problem.n_columns <= WIDE * problem.n_rows
 
 
 def least_from_few(problem: Problem) -> float:
@@ -279,8 +279,7 @@ class HeldOutParts:
 
     def _learn_from(self, problem: Problem, parts: list[np.ndarray], plan: Plan, runner: Runner) -> Learned:
         """Learn the noise from parts, all at once where that is possible."""
-        alone = plan.alpha_init is not None or not may_be_rough(problem)
-        method = None if alone else joint_method(problem, parts)
+        method = joint_method(problem, parts) if plan.alpha_init is None else None
         if method is not None:
             return self._learn_jointly(problem, parts, plan, runner, method)
         learned = self._learn_one_by_one(problem, parts, plan, runner)
