@@ -9,6 +9,7 @@ from cofem.experiments.reproduce.base import (
     ORDER,
     Estimates,
     claim,
+    fitted_as,
     gpu_claim,
     settings_of,
     skip_if_a_step_is_too_slow,
@@ -54,7 +55,9 @@ class StepTime(Study):
         )
         self.how = (  # type: ignore[misc]
             f"N = D / 4, 0.04 D {signal}, noise 0.005 known, float64, 30 outer steps in a process of its "
-            "own. U = 400 and K = 20 for Algorithm 1 at all D. A fit that exceeds the time limit is stopped "
+            "own. U = 400 and K = 20 for Algorithm 1 at all D"
+            + (", its joint tolerance 1e-8, and 1e-9 at D = 2^15" if problem == "dense" else "")
+            + ". A fit that exceeds the time limit is stopped "
             "at the end of a step, and its time is an estimate, marked ≈ and hollow in the figure: by the "
             "number of steps, or for Algorithm 1, whose steps get longer, by the applications of its largest "
             "fit that came to its end. One that does not fit into memory says so."
@@ -72,7 +75,7 @@ class StepTime(Study):
         request = Request(
             self.problem,
             {"D": cell.setting["D"]},
-            cell.method,
+            fitted_as(cell.method, self.problem, int(cell.setting["D"])),
             cell.seed,
             time_limit=options.time_limit,
             checkpoints=str(options.checkpoints) if options.checkpoints else None,
