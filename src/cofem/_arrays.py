@@ -70,6 +70,8 @@ def as_floating(x: Any, name: str) -> Array:
     >>> as_floating([1, 2], "x")
     array([1., 2.])
     """
+    if type(x) is np.ndarray and x.dtype.char in "fdFD" and x.dtype.isnative:  # nearly always
+        return x
     x = as_array(x, name)
     xp = namespace(x)
     if x.dtype in [getattr(xp, dtype) for dtype in _COMPUTED_DTYPES]:

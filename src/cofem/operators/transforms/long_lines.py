@@ -149,7 +149,7 @@ def pays(x: Array) -> bool:
     if not isinstance(x, np.ndarray) or x.dtype.char not in "fdFD" or x.size == 0:
         return False
     n = x.shape[-1]
-    precision = x.real.dtype.name
+    precision = "float32" if x.dtype.char in "fF" else "float64"  # asking the dtype for its name takes 4 us
     return n >= _MIN_LENGTH[precision] and x.size // n < _MIN_BATCH[precision] and fold(n) is not None
 
 
