@@ -256,9 +256,10 @@ class CoFEM(ExpectationMaximisation):
         Sweeps that crawl look as if they had settled. So the mean is solved for by conjugate gradients: where
         that moves it by more than the stop rule allows, the fit goes on with them.
         """
+        state, info, unmet = super().confirm(problem, state, info, limit, rng)
         carry: Carry = state.carry
-        if carry.trusted and carry.tau is None:
-            return state, info, ""
+        if unmet or (carry.trusted and carry.tau is None):
+            return state, info, unmet
         asked = replace(state, carry=carry._replace(last=not carry.trusted, gave_up=True))
         found, more = state_of(state.alpha, self.expectation(problem, state.alpha, asked, rng))
         if more.end is StatusCode.FAILED:
