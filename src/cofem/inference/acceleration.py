@@ -9,9 +9,11 @@ from cofem._arrays import Array, inner, namespace, norm, number_like, overwrite,
 LONGEST = 3.0
 #: Largest logarithm of a growth of precisions in one leap; single precision holds exp(88).
 LARGEST_LOG = 80.0
-#: Share of the prior in what is known of a coefficient (``alpha s``) from which on it is near zero, and the
-#: factor from which on the precisions of all of these are worth a step of their own.
-NEAR_ZERO, WORTH_A_STEP = 0.9, 1.2
+#: Share of the prior in what is known of a coefficient (``alpha s``) from which on it is near zero. The share
+#: of the data that all of these explain, and the factor for their precisions, from which on they are worth a
+#: step of their own: errors fell where the share was 0.84 and more (features 100 x 3000 to 100 x 20 000, DCT
+#: samples with f = 32), rose where it was 0.6 to 0.65 (f = 16) and stayed as they were below 0.2 (coherent).
+NEAR_ZERO, MOST_OF_THE_DATA, WORTH_A_STEP = 0.9, 0.75, 1.2
 
 
 def extrapolate(previous: Array, alpha: Array, image: Array, longest: float = LONGEST) -> Array | None:
@@ -49,25 +51,34 @@ def extrapolate(previous: Array, alpha: Array, image: Array, longest: float = LO
     return leap
 
 
-def scaled_together(alpha: Array, variance: Array, square: Array) -> Array | None:
-    """Scale the precisions of all coefficients near zero by one factor; None where that gains little.
+def scaled_together(alpha: Array, variance: Array, square: Array, n_rows: int) -> Array | None:
+    """Scale the precisions of all coefficients near zero by one factor, where they explain most of the data.
 
     EM takes these to zero one by one, by a factor of about ``1 + N / D`` in a step: hundreds of steps where D
     is many times N. Along their common scale the evidence is largest where ``sum alpha mean^2`` is
     ``sum (1 - alpha s)``, and one step by the ratio of both leads nearly there (MacKay's update, of a number
-    that thousands of coefficients determine).
+    that thousands of coefficients determine). Data that hardly any coefficient explains by itself are noise.
 
     Parameters
     ----------
     alpha, variance, square : arrays of shape (D,)
         Precisions, posterior variances and squares of the posterior mean.
+    n_rows : int
+        Number of data.
+
+    Returns
+    -------
+    array of shape (D,) or None
+        The precisions; None where there is nothing to gain.
 
     Examples
     --------
     >>> import numpy as np
-    >>> alpha = np.array([1.0, 2.0, 2.0])  # the first is known well, of the others data say little
-    >>> scaled_together(alpha, np.array([0.01, 0.45, 0.45]), np.array([9.0, 0.01, 0.04])).round(6).tolist()
+    >>> alpha = np.array([1.0] + 20 * [2.0])  # the first is known well, of the others data say little
+    >>> variance, square = np.array([0.01] + 20 * [0.45]), np.array([9.0] + 20 * [0.025])
+    >>> scaled_together(alpha, variance, square, n_rows=2)[:3].round(6).tolist()
     [1.0, 4.0, 4.0]
+    >>> scaled_together(alpha, variance, square, n_rows=10)  # they do not take up the data
     """
     xp = namespace(alpha)
     left = alpha * variance
@@ -75,7 +86,7 @@ def scaled_together(alpha: Array, variance: Array, square: Array) -> Array | Non
     zeros = xp.zeros_like(alpha)
     freedom = total(xp.where(near, 1 - left, zeros))
     used = total(xp.where(near, alpha * square, zeros))
-    if not freedom > WORTH_A_STEP * used > 0:
+    if freedom < MOST_OF_THE_DATA * n_rows or not freedom > WORTH_A_STEP * used > 0:
         return None
     return xp.where(near, alpha * number_like(alpha, freedom / used), alpha)
 
