@@ -105,6 +105,15 @@ def test_moments_of_few_data_are_those_of_each_part(operator: Any) -> None:
     assert found.mean.dtype == y.dtype
 
 
+def test_data_without_noise_that_few_columns_explain_are_no_error() -> None:
+    """Covariances of the data that are singular to rounding."""
+    rng = np.random.default_rng(0)
+    Phi = np.repeat(rng.standard_normal((12, 3)), 5, axis=1) * 1e8
+    post = cofem.fit(Phi, Phi @ np.ones(15), rng=0)
+    assert np.isfinite(post.mean).all()
+    np.testing.assert_allclose(post.predict(), Phi @ np.ones(15), rtol=1e-2)
+
+
 @pytest.mark.parametrize("kind", ["dct", "gaussian"])
 def test_the_noise_of_sixteen_data_is_not_far_off(kind: str) -> None:
     """The median of ten draws; single ones may be far too small."""

@@ -21,6 +21,7 @@ from cofem.inference.noise.rules import FromHeldOut
 from cofem.inference.problem import Problem
 from cofem.inference.registry import is_incoherent
 from cofem.linalg.diagonals.gate import Gate
+from cofem.linalg.factor import safe_cholesky
 from cofem.operators.dictionary import Dictionary
 from cofem.operators.row_parts import RowParts
 
@@ -89,7 +90,7 @@ class ExactParts(IRLS):
         blocks, n_rows, _ = phi.shape
         g = 1 / alpha.astype(np.float64).reshape(blocks, 1, -1)
         covariance = (phi * g) @ phi.conj().mT + noise_var * np.eye(n_rows)
-        factor = np.linalg.cholesky(covariance)
+        factor = np.stack([safe_cholesky(block) for block in covariance])
         y = problem.y.reshape(blocks, n_rows, 1)
         white = np.linalg.solve(factor, np.concatenate([phi, y], axis=2))
         white_phi, white_y = white[:, :, :-1], white[:, :, -1:]
