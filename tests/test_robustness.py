@@ -369,12 +369,12 @@ def test_an_exception_while_the_noise_is_learned_is_told(monkeypatch: pytest.Mon
         return give_up(good) if len(gone) == 1 else good
 
     with pytest.warns(cofem.ConvergenceWarning, match="the noise could not be learned"):
-        post = cofem.fit(Moody(forward=once, after=100), DATA, method="cofem", rng=0)
+        post = cofem.fit(Moody(forward=once, after=24), DATA, method="cofem", rng=0)
     assert post.status.code is cofem.StatusCode.FAILED
     assert "ConnectionError: the detector is gone" in post.status.message
     assert not any("the noise was learned" in note for note in post.status.notes)
     with pytest.raises(ConnectionError):  # for good, so that there is no fit either
-        cofem.fit(Moody(forward=give_up, after=100), DATA, method="cofem", rng=0)
+        cofem.fit(Moody(forward=give_up, after=24), DATA, method="cofem", rng=0)
 
 
 @pytest.mark.parametrize("noise_std", [0.1, "learn"])
