@@ -294,6 +294,20 @@ MUTATIONS = (
         ("test_checkpoint.py::test_every_method_goes_on_to_the_same_result",),
     ),
     Mutation(
+        "near zero: not scaled together",
+        "inference/base.py",
+        "alpha = self._scaled_together(problem, state)",
+        "alpha = None",
+        ("test_wide.py::test_a_wide_fit_that_found_nothing_goes_on",),
+    ),
+    Mutation(
+        "relaxed: all of the penalty stays",
+        "inference/loop.py",
+        "problem.prior.relaxation * old.alpha",
+        "1.0 * old.alpha",
+        ("test_priors.py::test_a_relaxed_laplace_keeps_what_the_lasso_found_at_a_share_of_the_penalty",),
+    ),
+    Mutation(
         "message passing: the end is not confirmed",
         "inference/covariance_free.py",
         "if moved > limit:",
