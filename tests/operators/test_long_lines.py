@@ -9,9 +9,17 @@ import numpy as np
 import pytest
 import scipy.fft
 
-from cofem.operators import DCT
-from cofem.operators.transforms import dispatch, long_lines
-from cofem.operators.transforms.long_lines import dct_long, fold, idct_long, pays
+from cofem.operators import DCT, Mask
+from cofem.operators.transforms import host_lines, long_lines
+from cofem.operators.transforms.long_lines import (
+    dct_around_long,
+    dct_long,
+    fold,
+    folded_long,
+    idct_long,
+    pays,
+    pays_around,
+)
 
 BOTH = [(dct_long, scipy.fft.dct), (idct_long, scipy.fft.idct)]
 SHORT = [2, 4, 8, 12, 16, 36, 60, 128, 480]
@@ -173,7 +181,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return record
 
     for function in (dct_long, idct_long):
-        monkeypatch.setattr(dispatch, function.__name__, recorded(function))
+        monkeypatch.setattr(long_lines, function.__name__, recorded(function))
     return names
 
 
@@ -214,6 +222,36 @@ def test_only_arrays_that_can_be_folded_pay() -> None:
     assert not pays(np.ones(2**18, dtype=np.float16))
     assert not pays(np.ones((0, 2**18), dtype=np.float32))
     assert not pays([1.0] * 2**18)
+
+
+@pytest.mark.parametrize("library", ["ducc0", "scipy"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", [60, 480, 3 * 2**14, 2**17])
+def test_transforms_around_weights_equal_one_after_the_other(
+    n: int, dtype: str, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if library == "scipy":
+        monkeypatch.setattr(long_lines, "ducc_fft", lambda: None)
+    else:
+        assert host_lines.ducc_fft() is not None
+    x, weights = random((1, n), dtype), random(n, dtype, seed=1)
+    before = x.copy()
+    result = dct_around_long(folded_long(weights), x)
+    signal = weights.astype(np.float64) * scipy.fft.idct(x.astype(np.float64), norm="ortho")
+    exact = scipy.fft.dct(signal, norm="ortho")
+    assert result.dtype == dtype
+    assert result.shape == x.shape
+    np.testing.assert_array_equal(x, before)
+    np.testing.assert_allclose(result, exact, rtol=0, atol=1e-13 if dtype == "float64" else 2e-5)
+
+
+def test_masked_transforms_of_long_lines_have_a_fused_gram() -> None:
+    n = 2**17
+    x, rows = random(n, "float32"), np.flatnonzero(random(n, seed=1) > 1)
+    Phi = Mask(rows, n) @ DCT(n).T
+    assert pays_around(x)
+    assert not pays_around(x.astype(np.complex64))
+    np.testing.assert_allclose(Phi.gram(x), Phi.adjoint(Phi.forward(x)), atol=2e-5)
 
 
 def test_memory_stays_within_a_few_vectors() -> None:

@@ -216,7 +216,7 @@ class CoFEM(ExpectationMaximisation):
     def handed_on(self, state: State) -> Carry:
         """Return what is known of Phi and the estimators, without the start of a mean that is not kept."""
         carry: Carry = state.carry
-        return carry._replace(dual=None)
+        return carry._replace(dual=None, data=None)
 
     def go_on(
         self, problem: Problem, alpha: Array, carry: Carry, rng: np.random.Generator
@@ -323,6 +323,7 @@ class CoFEM(ExpectationMaximisation):
             carry.quick and (swept is None or swept.sweeps < MANY_SWEEPS),
             solver.gave_up,
             estimator.trusted(estimate.carry),
+            data=None if solver.gave_up else solver.data,
         )
         info = Info(
             cg_iterations=iterations,

@@ -70,6 +70,8 @@ class Carry(NamedTuple):
     #: Whether a fit may end with these variances, and whether it would have ended here, if so.
     trusted: bool = True
     last: bool = False
+    #: ``Phi^H y``, where message passing over orthonormal rows asks for it in every sweep.
+    data: Array | None = None
 
 
 class Solver:
@@ -100,6 +102,7 @@ class Solver:
         #: Whether message passing failed, here or before; the precisions of its messages where it did not.
         self.gave_up = carry.gave_up
         self.exchange: Exchange | None = None
+        self.data = carry.data
         self._factor: DirectSystem | None = None
 
     @cached_property
@@ -118,7 +121,10 @@ class Solver:
             return None
         known, carry = self.before, self.carry
         before = None if known is None else Before(as_rows(known.mean), known.alpha, carry.tau, carry.dual)
-        swept = self._swept(Target(self.phi, self.alpha, self.noise_var, y=y), exchange, before)
+        if self.data is None and self.phi.facts.row_gram is not None:
+            self.data = self.phi.adjoint(y)
+        target = Target(self.phi, self.alpha, self.noise_var, y=y, data=self.data)
+        swept = self._swept(target, exchange, before)
         self.exchange, self.gave_up = (exchange, False) if swept else (None, True)
         return swept
 

@@ -117,6 +117,8 @@ class Target(NamedTuple):
         Data, a row for each task; None for zeros.
     b : array of shape (B, D) or None
         Probes; None for zeros.
+    data : array of shape (B, D) or None
+        ``Phi^H y``, where it is known.
     """
 
     phi: Dictionary
@@ -124,6 +126,7 @@ class Target(NamedTuple):
     noise_var: float
     y: Array | None = None
     b: Array | None = None
+    data: Array | None = None
 
 
 class Sweeps(Protocol):
@@ -171,13 +174,22 @@ class OrthonormalSweeps:
     """
 
     def __init__(self, target: Target, exchange: Exchange) -> None:
-        self.target, (self.tau, omega) = target, exchange
-        c = target.phi.facts.row_gram
+        self.target, (tau, omega) = target, exchange
+        c, b = target.phi.facts.row_gram, target.b
         assert c is not None
-        self.weight = reciprocal(target.alpha + self.tau)
-        self.weight *= self.tau
-        self.back = self.tau / omega
-        self.gain = (1 + omega / self.tau) / (omega * target.noise_var + c)
+        self.weight = reciprocal(target.alpha + tau)
+        self.own = None if b is None else b * self.weight
+        self.weight *= tau
+        # u = pull r + push b, and the next r is u + gain Phi^H (y - Phi u)
+        back = tau / omega
+        self.pull = (1 + back) * self.weight
+        self.pull -= back
+        self.push = None if self.own is None else (1 + back) * self.own
+        self.gain = (1 + omega / tau) / (omega * target.noise_var + c)
+        data = target.data
+        if data is None and target.y is not None:
+            data = target.phi.adjoint(target.y)
+        self.start = None if data is None else self.gain * data
 
     def resumed(self, before: Before) -> Messages | None:
         """Return ``r = mean (alpha + tau) / tau``: there is no need to keep it."""
@@ -185,52 +197,33 @@ class OrthonormalSweeps:
             return None
         pull = before.alpha / before.tau
         pull += 1
-        return (before.mean * pull,)
+        pull = pull * before.mean
+        return (pull,)
 
     def advance(self, messages: Messages | None) -> Messages:
         """Sweep once; None to begin."""
-        phi, y = self.target.phi, self.target.y
-        towards = None
-        if messages is not None or self.target.b is not None:
-            towards = self._pulled(None if messages is None else messages[0], 1 + self.back, self.back)
-        new = phi.adjoint(_misfit(phi, y, towards))
-        new *= self.gain
-        if towards is not None:
-            new += towards
+        if messages is None and self.push is None:
+            return (self.start,)
+        u = self.push if messages is None else self.pull * messages[0]
+        if messages is not None and self.push is not None:
+            u += self.push
+        new = self.target.phi.gram(u)
+        new *= -self.gain
+        new += u
+        if self.start is not None:
+            new += self.start
         return (new,)
 
     def solution(self, messages: Messages) -> Array:
         """Return ``(tau r + b) / (alpha + tau)``."""
-        return self._pulled(messages[0], 1.0, 0.0)
+        solution = self.weight * messages[0]
+        if self.own is not None:
+            solution += self.own
+        return solution
 
     def dual(self, messages: Messages) -> None:
         """Return None: it is not known."""
         return
-
-    def _pulled(self, r: Array | None, share: float, back: float) -> Array:
-        """Return ``share * weight * (r + b / tau) - back * r``, in blocks where the library allows it."""
-        b = self.target.b
-        like = b if r is None else r
-        if not isinstance(like, np.ndarray):
-            pulled = r if b is None else b / self.tau if r is None else r + b / self.tau
-            pulled = share * self.weight * pulled
-            return pulled if r is None or not back else pulled - back * r
-        out = np.empty_like(like)
-        for places in blocks(like.shape[-1], CACHE_BLOCK):
-            block = (..., places)
-            part = out[block]
-            if b is None:
-                np.multiply(like[block], self.weight[places], out=part)
-            else:
-                np.multiply(b[block], 1 / self.tau, out=part)
-                if r is not None:
-                    part += r[block]
-                part *= self.weight[places]
-            if share != 1.0:
-                part *= share
-            if r is not None and back:
-                part -= back * r[block]
-        return out
 
 
 class GaussianSweeps:

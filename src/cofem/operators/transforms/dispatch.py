@@ -15,8 +15,7 @@ import numpy as np
 import scipy.fft
 
 from cofem._arrays import Array, DeviceCache, namespace, number_like, precision_of, take
-from cofem.operators.transforms import array_library, host_lines
-from cofem.operators.transforms.long_lines import dct_long, idct_long, pays
+from cofem.operators.transforms import array_library, half_lines, host_lines, long_lines
 
 Shape = tuple[int, ...]
 
@@ -47,8 +46,10 @@ def dct(x: Array, shape: Shape, axes: Shape | None = None, overwrite_x: bool = F
     """
     if not isinstance(x, np.ndarray):
         return array_library.along_axes(array_library.dct, x, shape, axes)
-    if len(shape) == 1 and pays(x):
-        return dct_long(x, overwrite_x)
+    if len(shape) == 1 and half_lines.pays(x):
+        return half_lines.dct_by_half(x)
+    if len(shape) == 1 and long_lines.pays(x):
+        return long_lines.dct_long(x, overwrite_x)
     axes = host_lines.last_axes(shape) if axes is None else axes
     return host_lines.cosines(_arrays_of(x, shape), axes, overwrite_x=overwrite_x).reshape(x.shape)
 
@@ -64,8 +65,10 @@ def idct(x: Array, shape: Shape, axes: Shape | None = None, overwrite_x: bool = 
     """
     if not isinstance(x, np.ndarray):
         return array_library.along_axes(array_library.idct, x, shape, axes)
-    if len(shape) == 1 and pays(x):
-        return idct_long(x, overwrite_x)
+    if len(shape) == 1 and half_lines.pays(x):
+        return half_lines.idct_by_half(x)
+    if len(shape) == 1 and long_lines.pays(x):
+        return long_lines.idct_long(x, overwrite_x)
     axes = host_lines.last_axes(shape) if axes is None else axes
     return host_lines.cosines(_arrays_of(x, shape), axes, True, overwrite_x).reshape(x.shape)
 
@@ -219,16 +222,28 @@ class WeightedDCT:
         self._folded: dict[Any, Array] = {}
 
     def pays(self, x: Array) -> bool:
-        """Tell whether this is faster on ``x`` than one transform after the other: not on NumPy."""
-        return not isinstance(x, np.ndarray)
+        """Tell whether this is faster on ``x`` than one transform after the other."""
+        return not isinstance(x, np.ndarray) or half_lines.pays(x) or long_lines.pays_around(x)
 
     def __call__(self, x: Array) -> Array:
         """Return the result for every vector along the last axis."""
         precision = precision_of(x)
+        if half_lines.pays(x):
+            return self._around(x, precision, half_lines.reordered, half_lines.dct_around_by_half)
+        if long_lines.pays_around(x):
+            return self._around(x, precision, long_lines.folded_long, long_lines.dct_around_long)
         key = (precision, type(x), array_api_compat.device(x), array_library.fold_shape(x))
         if key not in self._folded:
             self._folded[key] = array_library.folded(self._weights(precision).like(x), x)
         return array_library.dct_around(self._folded[key], x)
+
+    def _around(
+        self, x: np.ndarray, precision: str, fold: Callable[..., Any], apply: Callable[..., Any]
+    ) -> Any:
+        """Do this for NumPy."""
+        if precision not in self._folded:
+            self._folded[precision] = fold(self._weights(precision).like(x))
+        return apply(self._folded[precision], x)
 
 
 def _arrays_of(x: np.ndarray, shape: Shape) -> np.ndarray:

@@ -60,7 +60,7 @@ def cosines(
     workers = fft_workers(x.shape, axes)
     if x.dtype.char in "fd" and _by_ducc(x.shape, axes, _COSINES):
         out = x if overwrite_x and x.flags.c_contiguous and x.flags.writeable else None
-        return _ducc().dct(x, 3 if inverse else 2, axes, 1, out, workers)
+        return ducc_fft().dct(x, 3 if inverse else 2, axes, 1, out, workers)
     transform = scipy.fft.idctn if inverse else scipy.fft.dctn
     return transform(x, axes=axes, norm="ortho", workers=workers, overwrite_x=overwrite_x)
 
@@ -77,7 +77,7 @@ def waves(x: np.ndarray, axes: Sequence[int], inverse: bool = False, overwrite_x
     workers = fft_workers(x.shape, axes)
     if x.dtype.char in "fdFD" and _by_ducc(x.shape, axes, _WAVES):
         same = overwrite_x and x.dtype.char in "FD" and x.flags.c_contiguous and x.flags.writeable
-        return _ducc().c2c(x, axes, not inverse, 1, x if same else None, workers)
+        return ducc_fft().c2c(x, axes, not inverse, 1, x if same else None, workers)
     transform = scipy.fft.ifftn if inverse else scipy.fft.fftn
     return transform(x, axes=axes, norm="ortho", workers=workers, overwrite_x=overwrite_x)
 
@@ -102,8 +102,8 @@ def spectrum(x: np.ndarray, shape: tuple[int, ...], real: bool) -> np.ndarray:
             padded[(..., *corner)] = x
             x = padded
         if real:
-            return _ducc().r2c(x, axes, True, 0, None, workers)
-        return _ducc().c2c(x, axes, True, 0, None, workers)
+            return ducc_fft().r2c(x, axes, True, 0, None, workers)
+        return ducc_fft().c2c(x, axes, True, 0, None, workers)
     transform = scipy.fft.rfftn if real else scipy.fft.fftn
     return transform(x, s=shape, axes=axes, workers=workers)
 
@@ -123,11 +123,35 @@ def from_spectrum(spectra: np.ndarray, shape: tuple[int, ...], real: bool) -> np
     longest = _HALF_WAVES if real else _WAVES
     if spectra.dtype.char in "FD" and _by_ducc(whole, axes, longest):
         if real:
-            return _ducc().c2r(spectra, axes, shape[-1], False, 2, None, workers, spectra.flags.writeable)
+            return ducc_fft().c2r(spectra, axes, shape[-1], False, 2, None, workers, spectra.flags.writeable)
         out = spectra if spectra.flags.c_contiguous and spectra.flags.writeable else None
-        return _ducc().c2c(spectra, axes, False, 2, out, workers)
+        return ducc_fft().c2c(spectra, axes, False, 2, out, workers)
     inverse = scipy.fft.irfftn if real else scipy.fft.ifftn
     return inverse(spectra, s=shape, axes=axes, workers=workers, overwrite_x=True)
+
+
+def complex_line(x: np.ndarray, inverse: bool = False) -> np.ndarray:
+    """Transform one complex line in place, by ducc0; both directions are divided by nothing.
+
+    Examples
+    --------
+    >>> import numpy as np, pytest
+    >>> _ = pytest.importorskip("ducc0")
+    >>> complex_line(np.ones(4, complex)).real.tolist()
+    [4.0, 0.0, 0.0, 0.0]
+    """
+    return ducc_fft().c2c(x, None, not inverse, 0, x, 1)
+
+
+def is_fast_for_ducc(length: int) -> bool:
+    """Tell whether ducc0 is there and fast at lines of this length.
+
+    Examples
+    --------
+    >>> is_fast_for_ducc(100_003)
+    False
+    """
+    return ducc_fft() is not None and (length < _LONG or scipy.fft.next_fast_len(length) == length)
 
 
 def last_axes(shape: Sequence[int]) -> tuple[int, ...]:
@@ -180,8 +204,14 @@ def fft_workers(shape: Sequence[int], axes: Sequence[int] = (-1,)) -> int:
 
 
 @cache
-def _ducc() -> Any:
-    """Return ducc0's module of transforms, or None where it is not installed."""
+def ducc_fft() -> Any:
+    """Return ducc0's module of transforms, or None where it is not installed.
+
+    Examples
+    --------
+    >>> ducc_fft() is None or hasattr(ducc_fft(), "c2c")
+    True
+    """
     try:
         import ducc0
     except ImportError:
@@ -195,6 +225,5 @@ def _by_ducc(shape: Sequence[int], axes: Sequence[int], longest: tuple[int, int]
     return (
         numbers > 0
         and max(lengths) <= longest[numbers > max(lengths)]
-        and all(length < _LONG or scipy.fft.next_fast_len(length) == length for length in lengths)
-        and _ducc() is not None
+        and all(is_fast_for_ducc(length) for length in lengths)
     )

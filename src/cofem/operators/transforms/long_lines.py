@@ -27,11 +27,13 @@ import scipy.fft
 
 from cofem._arrays import Array
 from cofem._blocks import CACHE_BLOCK, blocks, vectors_at_once
-from cofem.operators.transforms.host_lines import fft_workers
+from cofem.operators.transforms.host_lines import ducc_fft, fft_workers
 
 # From these lengths on a folded transform is the faster one in both directions, measured on two cores. In
 # double precision the vector units hold only two numbers, so that there is less to gain.
 _MIN_LENGTH = {"float32": 2**17, "float64": 2**21}
+# From here on it is around weights, where the signal need not be put in order.
+_MIN_LENGTH_AROUND = 2**17
 # From so many lines on scipy.fft fills the vector units by itself, and was the faster one up to 2^19, the
 # longest lines measured.
 _MIN_BATCH = {"float32": 4, "float64": 2}
@@ -77,12 +79,7 @@ def dct_long(x: np.ndarray, overwrite_x: bool = False) -> np.ndarray:
         spectrum = scipy.fft.rfft(padded.T, axis=1, workers=workers)
         spectrum *= tables.twiddle
         spectrum = scipy.fft.fft(spectrum, axis=0, overwrite_x=True, workers=workers)
-        # A quarter of a turn further, the parts are coefficients n - k and k, with no sign to change.
-        spectrum *= tables.forward_turn
-        by_frequency = coefficients.reshape(n2, n1)
-        by_frequency[:, : half + 1] = spectrum.imag
-        by_frequency[:, half + 1 :] = spectrum.real[::-1, half - 1 : 0 : -1]
-        coefficients[0] *= np.sqrt(0.5)
+        _read(spectrum, coefficients, tables)
     return result
 
 
@@ -117,13 +114,7 @@ def idct_long(x: np.ndarray, overwrite_x: bool = False) -> np.ndarray:
     # The last sweep goes in two parts, of a width that is no power of two either.
     width = n2 // 2 + _PADDING
     for coefficients, signal in _real_lines(x, result):
-        # The complex conjugate of W, so that both directions share their tables.
-        by_frequency = coefficients.reshape(n2, n1)
-        spectrum.real = by_frequency[:, : half + 1]
-        spectrum.imag[:, 1:] = by_frequency[::-1, : half - 1 : -1]
-        spectrum.imag[1:, 0] = by_frequency[:0:-1, 0]
-        spectrum[0, 0] = np.sqrt(2.0) * coefficients[0]
-        spectrum *= tables.backward_turn
+        _fill(spectrum, coefficients, tables)
         spectrum = scipy.fft.fft(spectrum, axis=0, overwrite_x=True, workers=workers)
         spectrum *= tables.twiddle
         even, odd = _even_and_odd(signal, n1, n2)
@@ -134,6 +125,69 @@ def idct_long(x: np.ndarray, overwrite_x: bool = False) -> np.ndarray:
             odd[:, part] = reordered[half:]
             del reordered  # before the next one is made
     return result
+
+
+def dct_around_long(weights: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Return ``dct(weights * idct(x))`` of one line without putting the signal into its order in between.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (n2, n1)
+        A number for each sample, from `folded_long`.
+    x : ndarray of n numbers, of shape (..., n)
+        Coefficients, a real line.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.sin(np.arange(2**16))
+    >>> np.allclose(dct_around_long(folded_long(np.ones(2**16)), x), x)
+    True
+    """
+    tables, line = _tables_for(x), x.reshape(-1)
+    workers = fft_workers(tables.twiddle.shape)
+    spectrum = np.empty_like(tables.twiddle)
+    _fill(spectrum, line, tables)
+    spectrum = _down_columns(spectrum, workers)
+    spectrum *= tables.twiddle
+    for rows in blocks(tables.n2, tables.n2 // 2 + _PADDING):
+        spectrum[rows] = _around(weights[rows], spectrum[rows], workers)
+    spectrum *= tables.twiddle
+    spectrum = _down_columns(spectrum, workers)
+    result = np.empty_like(line)
+    _read(spectrum, result, tables)
+    return result.reshape(x.shape)
+
+
+def folded_long(signal: np.ndarray) -> np.ndarray:
+    """Return a signal (n,) in the order and shape that `dct_around_long` has in between.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> folded_long(np.arange(2**16)).shape
+    (256, 256)
+    """
+    tables = _tables_for(signal)
+    out = np.empty((tables.n2, tables.n1), dtype=signal.dtype)
+    even, odd = _even_and_odd(signal, tables.n1, tables.n2)
+    out[:, : tables.n1 // 2], out[:, tables.n1 // 2 :] = even.T, odd.T
+    return out
+
+
+def pays_around(x: Array) -> bool:
+    """Tell whether `dct_around_long` can take ``x`` and is the fastest on it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> pays_around(np.ones(2**18)), pays_around(np.ones(2**10)), pays_around(np.ones((2, 2**18)))
+    (True, False, False)
+    """
+    if not isinstance(x, np.ndarray) or x.dtype.char not in "fd":
+        return False
+    n = x.shape[-1]
+    return n >= _MIN_LENGTH_AROUND and x.size == n and fold(n) is not None
 
 
 def pays(x: Array) -> bool:
@@ -216,6 +270,46 @@ def _tables(n: int, precision: str) -> _Tables:
 
 def _tables_for(x: np.ndarray) -> _Tables:
     return _tables(x.shape[-1], x.real.dtype.name)
+
+
+def _fill(spectrum: np.ndarray, coefficients: np.ndarray, tables: _Tables) -> None:
+    """Write the complex conjugate of W into `spectrum`, so that both directions share their tables."""
+    half, by_frequency = tables.n1 // 2, coefficients.reshape(tables.n2, tables.n1)
+    spectrum.real = by_frequency[:, : half + 1]
+    spectrum.imag[:, 1:] = by_frequency[::-1, : half - 1 : -1]
+    spectrum.imag[1:, 0] = by_frequency[:0:-1, 0]
+    spectrum[0, 0] = np.sqrt(2.0) * coefficients[0]
+    spectrum *= tables.backward_turn
+
+
+def _read(spectrum: np.ndarray, coefficients: np.ndarray, tables: _Tables) -> None:
+    """Read the coefficients off W before its last turn, which is overwritten."""
+    half, by_frequency = tables.n1 // 2, coefficients.reshape(tables.n2, tables.n1)
+    # A quarter of a turn further, the parts are coefficients n - k and k, with no sign to change.
+    spectrum *= tables.forward_turn
+    by_frequency[:, : half + 1] = spectrum.imag
+    by_frequency[:, half + 1 :] = spectrum.real[::-1, half - 1 : 0 : -1]
+    coefficients[0] *= np.sqrt(0.5)
+
+
+def _down_columns(spectrum: np.ndarray, workers: int) -> np.ndarray:
+    """Transform along the first axis, in place."""
+    ducc = ducc_fft()
+    if ducc is None:
+        return scipy.fft.fft(spectrum, axis=0, overwrite_x=True, workers=workers)
+    return ducc.c2c(spectrum, (0,), True, 0, spectrum, workers)
+
+
+def _around(weights: np.ndarray, spectrum: np.ndarray, workers: int) -> np.ndarray:
+    """Go from rows of W to those of the signal, to their products with weights and back."""
+    ducc, n1 = ducc_fft(), weights.shape[1]
+    if ducc is None:
+        signal = scipy.fft.hfft(spectrum, n1, axis=1, workers=workers)
+        signal *= weights
+        return scipy.fft.rfft(signal, axis=1, overwrite_x=True, workers=workers)
+    signal = ducc.c2r(spectrum, (1,), n1, True, 0, None, workers)
+    signal *= weights
+    return ducc.r2c(signal, (1,), True, 0, None, workers)
 
 
 def _read_only(x: np.ndarray) -> np.ndarray:
