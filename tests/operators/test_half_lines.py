@@ -13,6 +13,7 @@ from cofem.operators.transforms.half_lines import (
     dct_by_half,
     idct_by_half,
     pays,
+    pays_around,
     reordered,
 )
 
@@ -80,21 +81,24 @@ def test_operators_take_this_way(monkeypatch: pytest.MonkeyPatch) -> None:
             return function(*args)
 
         monkeypatch.setattr(half_lines, function.__name__, recorded)
-    x = random(4096)
-    Phi = Mask(np.arange(0, 4096, 3), 4096) @ DCT(4096).T
+    n = 2**14
+    x = random(n)
+    Phi = Mask(np.arange(0, n, 3), n) @ DCT(n).T
     gram = Phi.gram(x)
     assert names == ["dct_around_by_half"]
     np.testing.assert_allclose(gram, Phi.adjoint(Phi.forward(x)), atol=1e-13)
     assert names[1:] == ["idct_by_half", "dct_by_half"]
-    DCT(4096) @ np.stack([x, x], axis=-1)
+    DCT(n) @ np.stack([x, x], axis=-1)
     assert len(names) == 3
 
 
-def test_only_one_real_line_of_even_and_moderate_length_pays() -> None:
-    assert pays(np.ones(4096))
-    assert pays(np.ones((1, 4096), dtype=np.float32))
-    assert not pays(np.ones((2, 4096)))
-    assert not pays(np.ones(4097))
-    assert not pays(np.ones(4096, dtype=complex))
+@pytest.mark.parametrize(("pays", "n"), [(pays, 2**14), (pays_around, 2**12)])
+def test_only_one_real_line_of_even_and_moderate_length_pays(pays: Callable[..., bool], n: int) -> None:
+    assert pays(np.ones(n))
+    assert pays(np.ones((1, n), dtype=np.float32))
+    assert not pays(np.ones(n // 2))
+    assert not pays(np.ones((2, n)))
+    assert not pays(np.ones(n + 1))
+    assert not pays(np.ones(n, dtype=complex))
     assert not pays(np.ones(2**18))
     assert not pays(np.ones(0))

@@ -223,12 +223,12 @@ class WeightedDCT:
 
     def pays(self, x: Array) -> bool:
         """Tell whether this is faster on ``x`` than one transform after the other."""
-        return not isinstance(x, np.ndarray) or half_lines.pays(x) or long_lines.pays_around(x)
+        return not isinstance(x, np.ndarray) or half_lines.pays_around(x) or long_lines.pays_around(x)
 
     def __call__(self, x: Array) -> Array:
         """Return the result for every vector along the last axis."""
         precision = precision_of(x)
-        if half_lines.pays(x):
+        if half_lines.pays_around(x):
             return self._around(x, precision, half_lines.reordered, half_lines.dct_around_by_half)
         if long_lines.pays_around(x):
             return self._around(x, precision, long_lines.folded_long, long_lines.dct_around_long)

@@ -25,7 +25,7 @@ from cofem._arrays import Array
 from cofem.operators.transforms.host_lines import complex_line, is_fast_for_ducc
 
 # Lengths between which this was the fastest way, in one direction and around weights; docs/numerics.md.
-_SHORTEST, _LONGEST = 2**11, 2**16
+_SHORTEST, _SHORTEST_AROUND, _LONGEST = 2**14, 2**12, 2**16
 
 
 def dct_by_half(x: np.ndarray) -> np.ndarray:
@@ -102,18 +102,34 @@ def reordered(signal: np.ndarray) -> np.ndarray:
 
 
 def pays(x: Array) -> bool:
-    """Tell whether ``x`` is one line that these functions can take and are the fastest on.
+    """Tell whether ``x`` is one line that `dct_by_half` and `idct_by_half` can take and are the fastest on.
 
     Examples
     --------
     >>> import numpy as np
-    >>> pays(np.ones((2, 4096))), pays(np.ones(4095)), pays(np.ones(64))
+    >>> pays(np.ones((2, 2**15))), pays(np.ones(2**15 - 1)), pays(np.ones(64))
     (False, False, False)
     """
+    return _is_even_line(x, _SHORTEST)
+
+
+def pays_around(x: Array) -> bool:
+    """Tell the same of `dct_around_by_half`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> pays_around(np.ones((2, 4096))), pays_around(np.ones(4095)), pays_around(np.ones(64))
+    (False, False, False)
+    """
+    return _is_even_line(x, _SHORTEST_AROUND)
+
+
+def _is_even_line(x: Array, shortest: int) -> bool:
     if not isinstance(x, np.ndarray) or x.dtype.char not in "fd":
         return False
     n = x.shape[-1]
-    return _SHORTEST <= n <= _LONGEST and n % 2 == 0 and x.size == n and is_fast_for_ducc(n // 2)
+    return shortest <= n <= _LONGEST and n % 2 == 0 and x.size == n and is_fast_for_ducc(n // 2)
 
 
 class _Tables(NamedTuple):
