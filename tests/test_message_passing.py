@@ -69,7 +69,7 @@ def test_the_fixed_point_is_exact_whatever_the_precisions_of_the_messages(kind, 
     tau = solve_tau(alpha, Spectrum(np.maximum(density.nodes, 0.0), density.weights), 1 / noise_var, None)
     close = (1e-4 if dtype == np.float32 else 1e-10) * np.abs(wanted).max()
     for factor in (0.8, 1.0, 1.2):
-        exchange = Exchange(factor * tau, omega_of(alpha, tau))
+        exchange = Exchange(factor * tau, omega_of(alpha, 1 / (alpha + tau)))
         sweeps, messages = make(Target(phi, alpha, noise_var, y, b), exchange), None
         for _ in range(300):
             messages = sweeps.advance(messages)

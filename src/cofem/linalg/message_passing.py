@@ -53,10 +53,13 @@ class Exchange(NamedTuple):
         What the data say: variances are ``1 / (alpha + tau)``.
     omega : float
         What the prior says, so that ``1 / (tau + omega)`` is the mean variance.
+    variance : array of shape (D,) or None
+        ``1 / (alpha + tau)``, where it is known.
     """
 
     tau: float
     omega: float
+    variance: Array | None = None
 
 
 #: What a sweep hands to the next: arrays, of which an affine function is applied in every sweep.
@@ -156,7 +159,7 @@ class OrthonormalSweeps:
     target : Target
         The systems; its dictionary has ``facts.row_gram``.
     exchange : Exchange
-        Precisions of the messages, which are one array of shape (B, D).
+        Precisions of the messages, which are one array of shape (B, D): ``m = tau r`` of the equations above.
 
     Examples
     --------
@@ -174,52 +177,47 @@ class OrthonormalSweeps:
     """
 
     def __init__(self, target: Target, exchange: Exchange) -> None:
-        self.target, (tau, omega) = target, exchange
-        c, b = target.phi.facts.row_gram, target.b
+        self.target, (tau, omega, weight) = target, exchange
+        self.tau = tau
+        c, b, data = target.phi.facts.row_gram, target.b, target.data
         assert c is not None
-        self.weight = reciprocal(target.alpha + tau)
-        self.own = None if b is None else b * self.weight
-        self.weight *= tau
-        # u = pull r + push b, and the next r is u + gain Phi^H (y - Phi u)
+        self.weight = reciprocal(target.alpha + tau) if weight is None else weight
+        # With m = tau r and U = tau u: U = pull m + push, the next m is U + gain Phi^H (tau y - Phi U).
         back = tau / omega
-        self.pull = (1 + back) * self.weight
+        self.pull = tau * (1 + back) * self.weight
+        self.push = None if b is None else b * self.pull
         self.pull -= back
-        self.push = None if self.own is None else (1 + back) * self.own
         self.gain = (1 + omega / tau) / (omega * target.noise_var + c)
-        data = target.data
         if data is None and target.y is not None:
             data = target.phi.adjoint(target.y)
-        self.start = None if data is None else self.gain * data
+        self.data = None if data is None else (self.gain * tau) * data
 
     def resumed(self, before: Before) -> Messages | None:
-        """Return ``r = mean (alpha + tau) / tau``: there is no need to keep it."""
+        """Return ``r = mean (alpha + tau) / tau`` of then, times tau: there is no need to keep it."""
         if before.tau is None:
             return None
-        pull = before.alpha / before.tau
-        pull += 1
-        pull = pull * before.mean
-        return (pull,)
+        pull = self.tau / before.tau * before.alpha
+        pull += self.tau
+        return (pull * before.mean,)
 
     def advance(self, messages: Messages | None) -> Messages:
         """Sweep once; None to begin."""
         if messages is None and self.push is None:
-            return (self.start,)
+            return (self.data,)
         u = self.push if messages is None else self.pull * messages[0]
         if messages is not None and self.push is not None:
             u += self.push
         new = self.target.phi.gram(u)
         new *= -self.gain
         new += u
-        if self.start is not None:
-            new += self.start
+        if self.data is not None:
+            new += self.data
         return (new,)
 
     def solution(self, messages: Messages) -> Array:
-        """Return ``(tau r + b) / (alpha + tau)``."""
-        solution = self.weight * messages[0]
-        if self.own is not None:
-            solution += self.own
-        return solution
+        """Return ``(m + b) / (alpha + tau)``."""
+        b = self.target.b
+        return self.weight * (messages[0] if b is None else messages[0] + b)
 
     def dual(self, messages: Messages) -> None:
         """Return None: it is not known."""

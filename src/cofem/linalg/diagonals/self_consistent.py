@@ -111,19 +111,24 @@ class SelfConsistent(DiagonalEstimator):
         found: Carry = carry
         alpha = _at_equal_norms(context, found)
         tau = solve_tau(alpha, found.spectrum, 1 / context.noise_var, found.tau)
-        exchange = Exchange(tau, omega_of(alpha, tau)) if found.sweeps and tau > 0 else None
-        return RightHandSides(extra=tau, exchange=exchange)
+        variance = reciprocal(alpha + tau)
+        exchange = None
+        if found.sweeps and tau > 0:
+            exchange = Exchange(tau, omega_of(alpha, variance), variance)
+        return RightHandSides(extra=(tau, variance), exchange=exchange)
 
     def estimate(
         self, context: PosteriorContext, carry: Any, rhs: RightHandSides, x: Array
     ) -> DiagonalEstimate:
         """Return what follows from tau."""
         found: Carry = carry
-        relative, tau = found.relative_energy, rhs.extra
-        value = reciprocal(_at_equal_norms(context, found) + tau)
+        relative, (tau, value) = found.relative_energy, rhs.extra
         if relative is not None:
-            value /= relative
-        value = context.clip(value)
+            value = value / relative
+        energy = context.phi.column_energy
+        # Below the prior variance it is by its form; above the floor, unless the data say more than they can.
+        if relative is not None or tau > float(namespace(energy).min(energy)) / context.noise_var:
+            value = context.clip(value)
 
         def uncertainty() -> Array:
             # Fluctuations of S_j around tau are of relative size 1 / sqrt(N) or more; the gate measures them.
@@ -137,17 +142,18 @@ def _at_equal_norms(context: PosteriorContext, carry: Carry) -> Array:
     return context.alpha if carry.relative_energy is None else context.alpha / carry.relative_energy
 
 
-def omega_of(alpha: Array, tau: float) -> float:
-    """Return the omega of `SelfConsistent` that belongs to tau: ``1 / eta - tau``, without cancellation.
+def omega_of(alpha: Array, variance: Array) -> float:
+    """Return the omega of `SelfConsistent` where variances are ``1 / (alpha + tau)``.
+
+    It is ``1 / eta - tau``, without cancellation.
 
     Examples
     --------
     >>> import numpy as np
-    >>> omega_of(np.full(3, 2.0), 5.0)
+    >>> omega_of(np.full(3, 2.0), np.full(3, 1 / 7))
     2.0
     """
-    inverse = reciprocal(alpha + tau)
-    return inner(alpha, inverse) / total(inverse)
+    return inner(alpha, variance) / total(variance)
 
 
 def solve_tau(alpha: Array, spectrum: Spectrum, beta: float, guess: float | None) -> float:
