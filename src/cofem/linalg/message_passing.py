@@ -363,6 +363,7 @@ def _product_of_moves(
     for places in blocks(move[0].shape[-1], CACHE_BLOCK):
         parts = [pair[0][:, places] - pair[1][:, places] for pair in (move, other) if pair is not None]
         if weight is not None:
-            parts = [weight[places] * part for part in parts]
+            for part in parts:
+                part *= weight[places]
         total += inner(parts[0], parts[-1])
     return total

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -141,19 +141,23 @@ class Gate(DiagonalEstimator):
 
     name: ClassVar[str] = "auto"
 
-    def candidates(self, context: PosteriorContext) -> tuple[DiagonalEstimator, ...]:
-        """List the estimators in the order they are tried."""
+    def candidates(self, context: PosteriorContext) -> Iterator[DiagonalEstimator]:
+        """Yield the estimators in the order they are tried; what comes later is looked for when it is asked."""
         n, d = context.phi.shape
         small = SMALL_ENTRIES if self.small is None else self.small
         if n * d <= small or is_exact_on_a_line(context.phi):
-            return (Exact(),)
-        grouped = () if context.phi.groups is None else (Pooled(probes=2),)
-        coupled: tuple[DiagonalEstimator, ...] = (Clusters(),) if has_couplings(context.phi) else ()
+            yield Exact()
+            return
+        yield SelfConsistent()
+        if context.phi.groups is not None:
+            yield Pooled(probes=2)
+        if has_couplings(context.phi):
+            yield Clusters()
         if like_convolution(context.phi):
-            coupled = (*coupled, Windows())  # among stored columns traces are better
+            yield Windows()  # among stored columns traces are better
         work = min(n, d) * n * d * (4 if context.phi.is_complex else 1)
         medium = n * d <= MEDIUM_ENTRIES and work <= MEDIUM_WORK
-        return (SelfConsistent(), *grouped, *coupled, Exact() if medium else self.fallback)
+        yield Exact() if medium else self.fallback
 
     def _current(self, context: PosteriorContext, verdict: Verdict, without: str = "") -> DiagonalEstimator:
         """Return the first estimator that has not failed, and is not the one named."""
@@ -257,7 +261,7 @@ class Gate(DiagonalEstimator):
             estimate.uncertainty,
             verdict,
             estimate.used,
-            {"diagonal": self._explain(context, verdict)},
+            {"diagonal": self._explain(context, verdict, following)},
             figures,
             misled,
             estimate.coherent,
@@ -267,8 +271,7 @@ class Gate(DiagonalEstimator):
         """Tell whether the last check of the estimates that are used has found large errors."""
         return bool(not carry.exact and carry.own_checks and carry.error > ROUGH + 3 * carry.standard_error)
 
-    def _explain(self, context: PosteriorContext, verdict: Verdict) -> str:
-        current = self._current(context, verdict)
+    def _explain(self, context: PosteriorContext, verdict: Verdict, current: DiagonalEstimator) -> str:
         unequal = "the data see some groups of columns better than others"
         alike = "columns are much alike" if context.phi.groups is None else unequal
         alike = alike if verdict.left_out else ""
