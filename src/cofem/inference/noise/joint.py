@@ -134,25 +134,18 @@ def split_jointly(
     """
     phi, operator = problem.phi, problem.phi.operator
     kept = [np.setdiff1d(np.arange(problem.n_rows), rows) for rows in parts]
-    blocks = [phi.take_rows(rows) for rows in kept]
     left = RowParts(operator, kept)
-    joint = Dictionary(
-        left,
-        phi.like,
-        norms=np.concatenate([block.norms for block in blocks]),
-        counter=phi.counter,
-    )
+    joint = Dictionary(left, phi.like, counter=phi.counter)
     columns = problem.units.columns
     units = problem.units if columns is None else replace(problem.units, columns=np.tile(columns, len(parts)))
-    block = replace(problem, phi=blocks[0], y=problem.y[kept[0]], noise_var=noise_var)
+    block = replace(problem, phi=phi.take_rows(kept[0]), y=problem.y[kept[0]], noise_var=noise_var)
     y = problem.y[np.concatenate(kept)]
     seen = JointProblem(joint, y, noise_var, units, problem.prior, block=block, parts=left)
     held_out = RowParts(operator, parts)
-    energy = np.concatenate([part.column_norms() for part in held_out.parts]) ** 2
     rule = FromParts(
         held_out,
         problem.y[np.concatenate(parts)],
-        in_precision(energy, problem.real_dtype.name),
+        in_precision(held_out.column_norms() ** 2, problem.real_dtype.name),
         sizes=tuple(rows.size for rows in parts),
     )
     return seen, rule

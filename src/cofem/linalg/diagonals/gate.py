@@ -142,7 +142,7 @@ class Gate(DiagonalEstimator):
     name: ClassVar[str] = "auto"
 
     def candidates(self, context: PosteriorContext) -> Iterator[DiagonalEstimator]:
-        """Yield the estimators in the order they are tried; what comes later is looked for when it is asked."""
+        """Yield the estimators in the order they are tried, each looked for when it is asked for."""
         n, d = context.phi.shape
         small = SMALL_ENTRIES if self.small is None else self.small
         if n * d <= small or is_exact_on_a_line(context.phi):
