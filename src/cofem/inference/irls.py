@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -106,11 +106,7 @@ class IRLS(ExpectationMaximisation):
         fewer = live.size <= (1 - MANY_GONE) * alpha.size
         if fewer:
             phi, g = phi[:, live], g[live]
-        factor = safe_cholesky(covariance_of_data(phi, 1.0, g, problem.noise_var))
-        white_y = solve_lower(factor, data_columns(problem))
-        white_phi = solve_lower(factor, phi)
-        mean = g[:, None] * product(white_phi, white_y, adjoint=True)
-        explained = g * energy_of_columns(white_phi)
+        mean, explained, log_det, quadratic = exact_moments(phi, data_columns(problem), g, problem.noise_var)
         # gamma = explained is at most 1; what rounding leaves of 1 - gamma is bounded from below by
         # the variance a coefficient would have if all others were known.
         variance = 1 / (alpha + problem.phi.column_energy.astype(np.float64) / problem.noise_var)
@@ -120,8 +116,56 @@ class IRLS(ExpectationMaximisation):
             mean[live] = found
         else:
             np.maximum(g * (1 - explained), variance, out=variance)
-        log_det = 2 * float(np.log(factor.diagonal().real).sum())
-        quadratic = float(np.vdot(white_y, white_y).real)
         info = Info(figures={"log_evidence": problem.log_evidence(log_det, quadratic)})
         real = problem.real_dtype
         return Moments(as_mean(mean, problem), variance.astype(real), None, info)
+
+
+class ExactMoments(NamedTuple):
+    """The posterior of a Gaussian model.
+
+    Attributes
+    ----------
+    mean : ndarray of shape (D, L)
+        Posterior means.
+    explained : ndarray of shape (D,)
+        One less the posterior variances over the prior ones.
+    log_det : float
+        Logarithm of the determinant of the covariance C of the data.
+    quadratic : float
+        Sum over the columns of y of ``y^H C^-1 y``.
+    """
+
+    mean: np.ndarray
+    explained: np.ndarray
+    log_det: float
+    quadratic: float
+
+
+def exact_moments(phi: np.ndarray, y: np.ndarray, g: np.ndarray, noise_var: float) -> ExactMoments:
+    """Factor ``C = noise_var I + Phi diag(g) Phi^H`` and whiten Phi with it.
+
+    Parameters
+    ----------
+    phi : ndarray of shape (N, D)
+        Phi, in double precision.
+    y : ndarray of shape (N, L)
+        The data, a column for each task.
+    g : ndarray of shape (D,)
+        Prior variances.
+    noise_var : float
+        Noise variance.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> found = exact_moments(np.eye(2), np.ones((2, 1)), np.array([1.0, 3.0]), 1.0)
+    >>> found.mean.ravel().round(6).tolist(), found.explained.round(6).tolist(), round(found.quadratic, 6)
+    ([0.5, 0.75], [0.5, 0.75], 0.75)
+    """
+    factor = safe_cholesky(covariance_of_data(phi, 1.0, g, noise_var))
+    white_y, white_phi = solve_lower(factor, y), solve_lower(factor, phi)
+    mean = g[:, None] * product(white_phi, white_y, adjoint=True)
+    log_det = 2 * float(np.log(factor.diagonal().real).sum())
+    quadratic = float(np.vdot(white_y, white_y).real)
+    return ExactMoments(mean, g * energy_of_columns(white_phi), log_det, quadratic)

@@ -16,12 +16,11 @@ import numpy as np
 from cofem._arrays import Array, average, in_precision, squared_modulus
 from cofem.inference.base import Info, Method, Moments, State
 from cofem.inference.covariance_free import CoFEM
-from cofem.inference.irls import IRLS
+from cofem.inference.irls import IRLS, exact_moments
 from cofem.inference.noise.rules import FromHeldOut
 from cofem.inference.problem import Problem
 from cofem.inference.registry import is_incoherent
 from cofem.linalg.diagonals.gate import Gate
-from cofem.linalg.factor import safe_cholesky
 from cofem.operators.dictionary import Dictionary
 from cofem.operators.row_parts import RowParts
 
@@ -87,21 +86,17 @@ class ExactParts(IRLS):
         assert isinstance(problem, JointProblem)
         assert problem.parts is not None
         phi, noise_var = problem.parts.matrices, problem.noise_var
-        blocks, n_rows, _ = phi.shape
-        g = 1 / alpha.astype(np.float64).reshape(blocks, 1, -1)
-        covariance = (phi * g) @ phi.conj().mT + noise_var * np.eye(n_rows)
-        factor = np.stack([safe_cholesky(block) for block in covariance])
+        blocks, n_rows, n_columns = phi.shape
+        g = 1 / alpha.astype(np.float64).reshape(blocks, n_columns)
         y = problem.y.reshape(blocks, n_rows, 1)
-        white = np.linalg.solve(factor, np.concatenate([phi, y], axis=2))
-        white_phi, white_y = white[:, :, :-1], white[:, :, -1:]
-        mean = g * (white_y.conj().mT @ white_phi).conj()
-        explained = g * np.sum(squared_modulus(white_phi), axis=1, keepdims=True)
+        found = [exact_moments(phi[i], y[i], g[i], noise_var) for i in range(blocks)]
+        mean = np.concatenate([each.mean for each in found]).ravel()
+        explained = np.concatenate([each.explained for each in found])
         floor = 1 / (alpha + problem.phi.column_energy.astype(np.float64) / noise_var)
-        variance = np.maximum((g * (1 - explained)).ravel(), floor)
-        log_det = 2 * float(np.sum(np.log(np.diagonal(factor, axis1=1, axis2=2).real)))
-        evidence = problem.log_evidence(log_det, float(np.sum(squared_modulus(white_y))))
-        info = Info(figures={"log_evidence": evidence})
-        return Moments(mean.ravel().astype(problem.y.dtype), variance.astype(problem.real_dtype), None, info)
+        variance = np.maximum(g.ravel() * (1 - explained), floor)
+        log_det, quadratic = (sum(values) for values in zip(*(each[2:] for each in found), strict=True))
+        info = Info(figures={"log_evidence": problem.log_evidence(log_det, quadratic)})
+        return Moments(mean.astype(problem.y.dtype), variance.astype(problem.real_dtype), None, info)
 
 
 def joint_method(problem: Problem, parts: Sequence[np.ndarray]) -> Method | None:
