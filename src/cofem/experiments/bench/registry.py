@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cofem.experiments.bench.authors import Authors
 from cofem.experiments.bench.coherent import Coherent
 from cofem.experiments.bench.coverage import Coverage
 from cofem.experiments.bench.dct_time import DCTTime
@@ -31,6 +32,7 @@ BENCHMARKS: dict[str, Study] = {
     benchmark.name: benchmark
     for benchmark in (
         DCTTime(),
+        Authors(),
         DenseTime(),
         Profile(),
         Memory(),

@@ -15,9 +15,11 @@ import json
 import math
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 import cofem
 from cofem.experiments import problems
@@ -160,11 +162,15 @@ class Watch:
 
     def __call__(self, snapshot: Snapshot) -> bool:
         """Look at a step and tell whether to stop."""
+        return self.look(snapshot.iteration, snapshot.applications, lambda: snapshot.mean)
+
+    def look(self, iteration: int, applications: float, mean: Callable[[], np.ndarray]) -> bool:
+        """Do the same for a step of any code; `mean` returns where it stands."""
         seconds, arrived = self.seconds, time.perf_counter()
-        self.iterations, self.applications = snapshot.iteration, snapshot.applications
+        self.iterations, self.applications = iteration, applications
         if self._target is not None or self._trace:
-            self.nrmse = self._case.nrmse(snapshot.mean)
-            self.errors.append((self.nrmse, seconds, snapshot.applications))
+            self.nrmse = self._case.nrmse(mean())
+            self.errors.append((self.nrmse, seconds, applications))
             if self._log is not None:
                 with self._log.open("a") as file:
                     file.write(f"{json.dumps(self.errors[-1])}\n")
