@@ -310,7 +310,7 @@ MUTATIONS = (
     Mutation(
         "message passing: the end is not confirmed",
         "inference/covariance_free.py",
-        "if moved > limit:",
+        "if carry.tau is not None and moved > limit:",
         "if False:",
         ("test_message_passing.py::test_a_mean_that_crawls_is_not_called_converged",),
     ),

@@ -254,16 +254,22 @@ class CoFEM(ExpectationMaximisation):
         """Take the moments once more where the mean is that of sweeps, or the variances were not checked.
 
         Sweeps that crawl look as if they had settled. So the mean is solved for by conjugate gradients: where
-        that moves it by more than the stop rule allows, the fit goes on with them.
+        that moves it by more than the stop rule allows, the fit goes on with them, and what probes that were
+        solved for by sweeps said of the variances does not count.
         """
         state, info, unmet = super().confirm(problem, state, info, limit, rng)
         carry: Carry = state.carry
         if unmet or (carry.trusted and carry.tau is None):
             return state, info, unmet
-        asked = replace(state, carry=carry._replace(last=not carry.trusted, gave_up=True))
+        asked = replace(state, carry=carry._replace(last=not carry.trusted, confirms=True))
         found, more = state_of(state.alpha, self.expectation(problem, state.alpha, asked, rng))
         if more.end is StatusCode.FAILED:
             return state, more, more.message
+        _, moved = change_of_mean(problem, found, state)
+        if carry.tau is not None and moved > limit:
+            known = {"diagonal": carry.diagonal, "quiet": carry.quiet, "trusted": carry.trusted}
+            found = replace(found, carry=found.carry._replace(gave_up=True, tau=None, misled=False, **known))
+            return found, info, f"message passing was off by {moved:.2g} (tol={limit:.2g})"
         found = replace(found, previous_alpha=state.previous_alpha)
         # NaN stands for what was not looked at.
         figures = {name: x for name, x in more.figures.items() if isinstance(x, str) or not np.isnan(x)}
@@ -276,10 +282,8 @@ class CoFEM(ExpectationMaximisation):
         )
         if found.carry.misled:
             return found, info, "the variances turned out to be wrong"
-        _, moved = change_of_mean(problem, found, state)
         if moved > limit:
-            return found, info, f"message passing was off by {moved:.2g} (tol={limit:.2g})"
-        found = replace(found, carry=found.carry._replace(gave_up=carry.gave_up))
+            return found, info, f"the mean was off by {moved:.2g} (tol={limit:.2g})"
         return found, info, "" if found.carry.trusted else "the variances are in doubt"
 
     def _moments(
@@ -297,14 +301,18 @@ class CoFEM(ExpectationMaximisation):
             mean, dual = swept.x, swept.dual
             found = mean[:0, :] if wanted.b is None else solver.solve_probes(wanted.b)
         else:
-            solution = solver.solve(v, wanted.b, n_tasks, n_probes)
+            # Where the mean confirms what sweeps found, probes need not wait for it.
+            together = solver.exchange is None
+            solution = solver.solve(v, wanted.b if together else None, n_tasks, n_probes if together else 0)
             if solution.cg.broken.any():
                 return Moments(None, None, info=Info(end=StatusCode.FAILED, message=BROKEN))
             mean, found = solution.x[:n_tasks, :], solution.x[n_tasks:, :]
-            if n_probes:
+            if n_probes and together:
                 mean = xp.asarray(mean, copy=True)  # the solutions for the probes need not stay
             dual = None if solution.dual is None else solution.dual[:n_tasks, :]
             del solution
+            if n_probes and not together:
+                found = solver.solve_probes(wanted.b)
         mean = xp.reshape(mean, (*problem.y.shape[:-1], -1))
         estimate = estimator.estimate(context, carry.diagonal, wanted, found)
         cg = join_results(solver.accounts)

@@ -70,6 +70,9 @@ class Carry(NamedTuple):
     #: Whether a fit may end with these variances, and whether it would have ended here, if so.
     trusted: bool = True
     last: bool = False
+    #: Whether the mean is that of conjugate gradients in the next step, to see whether message passing, which
+    #: goes on to solve for probes, was right.
+    confirms: bool = False
     #: ``Phi^H y``, where message passing over orthonormal rows asks for it in every sweep.
     data: Array | None = None
 
@@ -120,6 +123,9 @@ class Solver:
         if exchange is None or self.gave_up or self.factored or chosen or not method.sweeps:
             return None
         known, carry = self.before, self.carry
+        if carry.confirms:
+            self.exchange = None if carry.tau is None else exchange
+            return None
         before = None if known is None else Before(as_rows(known.mean), known.alpha, carry.tau, carry.dual)
         if self.data is None and self.phi.facts.row_gram is not None:
             self.data = self.phi.adjoint(y)

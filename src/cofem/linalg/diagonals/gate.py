@@ -39,8 +39,8 @@ BEFORE_FALLBACK = 5.0
 ROUGH = 0.1
 #: Checks in a row that leave doubt, after which a fit may end all the same: more would not resolve it.
 ENOUGH_DOUBT = 4
-#: First step that is checked where the mean is found by message passing.
-SWEPT_CHECK = 16
+#: First step that is checked where the mean is found by message passing, unless the fit ends before.
+SWEPT_CHECK = 40
 #: Ratio of the mean energies of groups of columns from which on they need numbers of their own.
 DIFFERENT = 3.0
 #: Entries of Phi up to which the exact diagonal is used outright.
