@@ -47,7 +47,7 @@ def test_starts_do_not_disturb_each_other() -> None:
 def test_the_density_has_the_moments_of_the_spectrum() -> None:
     matrix = random((40, 40))
     matrix = matrix @ matrix.T / 40
-    nodes, weights, _ = spectral_density(
+    nodes, weights = spectral_density(
         lambda x: x @ matrix, np.zeros(1), 40, steps=10, vectors=200, rng=np.random.default_rng(1)
     )
     assert weights.sum() == pytest.approx(1.0)

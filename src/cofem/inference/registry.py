@@ -15,9 +15,8 @@ from cofem.inference.irls import IRLS
 from cofem.inference.problem import Problem
 from cofem.inference.seq import Seq
 from cofem.inference.vi import VI
-from cofem.linalg.diagonals import PosteriorContext, SelfConsistent
 from cofem.linalg.diagonals.gate import Gate
-from cofem.linalg.lanczos import LOOK
+from cofem.linalg.diagonals.self_consistent import has_gaussian_columns
 
 METHODS: dict[str, type[Method]] = {method.name: method for method in (EM, IRLS, AMP, VI, Seq, CoFEM)}
 
@@ -103,6 +102,4 @@ def is_incoherent(problem: Problem) -> bool:
         return True
     if phi.stored_matrix() is None and phi.operator.sparse_matrix() is None:
         return False
-    context = PosteriorContext(phi, np.ones(phi.shape[1], problem.real_dtype), 1.0)
-    few: Any = SelfConsistent(lanczos_steps=LOOK).init(context, np.random.default_rng(0))
-    return bool(few.sweeps)
+    return has_gaussian_columns(phi)

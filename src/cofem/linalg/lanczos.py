@@ -16,10 +16,10 @@ from cofem.operators.lanczos import lanczos
 
 #: Lanczos steps before brackets are looked at first, and how many times as many until the next look.
 FIRST_LOOK, LOOK_AGAIN = 8, 1.3
-#: Steps after which a law of the spectrum is compared with what was found; how far the means of the entries
-#: may be off, and each of them. Gaussian, sparse and sign matrices of 768 x 3072 had 0.01 to 0.03 and 0.07 at
-#: most, neighbours correlated by 0.3 or one column in ten nearly twice 0.08 to 0.11.
-LOOK, LAW_MEAN, LAW_EACH = 6, 0.05, 0.2
+#: Steps after which a law of the spectrum is compared with what was found, from so many starts; how far the
+#: means of the entries may be off, and each of them. Gaussian, sparse and sign matrices of 768 x 3072 had 0.01
+#: to 0.03 and 0.07 at most, neighbours correlated by 0.3 or one column in ten nearly twice 0.08 to 0.11.
+LOOK, LOOK_STARTS, LAW_MEAN, LAW_EACH = 6, 2, 0.05, 0.2
 #: The same of small matrices, over the square root of their rows (20 Gaussian ones each of 51 x 256 to 205 x
 #: 1024: 0.74 and 3.1 at most; neighbours correlated by 0.5: from 1.4 on, 2.4 and 4.8 on average).
 SMALL_LAW_MEAN, SMALL_LAW_EACH = 0.8, 3.1
@@ -34,13 +34,10 @@ class SpectralDensity(NamedTuple):
     ----------
     nodes, weights : ndarrays
         ``sum(weights * f(nodes))`` estimates the mean of f over the eigenvalues.
-    gaussian : bool
-        Whether they are those of a Gaussian matrix, as far as a few steps tell.
     """
 
     nodes: np.ndarray
     weights: np.ndarray
-    gaussian: bool = False
 
 
 def spectral_density(
@@ -51,7 +48,6 @@ def spectral_density(
     steps: int,
     vectors: int,
     rng: np.random.Generator,
-    gaussian: float | None = None,
 ) -> SpectralDensity:
     """Estimate the eigenvalue density by stochastic Lanczos quadrature.
 
@@ -67,22 +63,16 @@ def spectral_density(
         Lanczos steps, from this many random starts at once.
     rng : numpy.random.Generator
         Source of the starts.
-    gaussian : float, optional
-        Columns for each row of a matrix M. Where a few steps look as those of ``M^H M`` for Gaussian columns
-        of equal norm do, their law (Marchenko and Pastur 1967) is returned, without further steps.
 
     Examples
     --------
     >>> import numpy as np
-    >>> nodes, weights, _ = spectral_density(
+    >>> nodes, weights = spectral_density(
     ...     lambda x: 2 * x, np.zeros(1), 50, steps=5, vectors=1, rng=np.random.default_rng(0))
     >>> np.round(nodes, 6).tolist(), np.round(weights, 6).tolist()
     ([2.0], [1.0])
     """
-    law = None if gaussian is None else GaussianLaw(gaussian, steps, size / gaussian)
-    rules = quadratures(apply, like, size, steps=steps, vectors=vectors, rng=rng, law=law)
-    if not rules and law is not None:
-        return SpectralDensity(*law.quadrature(), gaussian=True)
+    rules = quadratures(apply, like, size, steps=steps, vectors=vectors, rng=rng)
     nodes, weights = zip(*rules, strict=True)
     return SpectralDensity(np.concatenate(nodes), np.concatenate(weights) / vectors)
 
@@ -193,25 +183,62 @@ def quadratures(
     steps: int,
     vectors: int,
     rng: np.random.Generator,
-    law: GaussianLaw | None = None,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return a Gauss quadrature (nodes, weights that sum to 1) for each random start; none if a law fits."""
+    """Return a Gauss quadrature (nodes, weights that sum to 1) for each random start."""
+    diagonal, beside = _entries(apply, like, size, steps=steps, vectors=vectors, rng=rng)
+    return [_quadrature(diagonal[:, k], beside[: len(diagonal) - 1, k]) for k in range(vectors)]
+
+
+def _entries(
+    apply: Callable[[Array], Array],
+    like: Array,
+    size: int,
+    *,
+    steps: int,
+    vectors: int,
+    rng: np.random.Generator,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the entries on and beside the diagonals, shape (k, vectors); fewer where a start is used up."""
     start = draw_probes(vectors, size, like=like, rng=rng, distribution="rademacher")
     diagonal: list[np.ndarray] = []
-    off_diagonal: list[np.ndarray] = []
+    beside: list[np.ndarray] = []
     for step in islice(lanczos(apply, start / float(np.sqrt(size))), min(steps, size)):
         diagonal.append(step.diagonal)
         if (step.coupling <= 1e-6 * np.abs(np.array(diagonal)).max(axis=0)).any():
             break
-        off_diagonal.append(step.coupling)
-        if law is not None and len(off_diagonal) == LOOK and law.fits(diagonal, off_diagonal):
-            return []
-    rules = []
-    for k in range(vectors):
-        d = np.array([entry[k] for entry in diagonal])
-        e = np.array([entry[k] for entry in off_diagonal[: len(d) - 1]])
-        rules.append(_quadrature(d, e))
-    return rules
+        beside.append(step.coupling)
+    return np.array(diagonal), np.array(beside).reshape(len(beside), vectors)
+
+
+def looks_gaussian(
+    apply: Callable[[Array], Array], like: Array, shape: tuple[int, int], rng: np.random.Generator
+) -> bool:
+    """Tell whether a few Lanczos steps are as those of ``M^H M`` for a matrix M of Gaussian columns.
+
+    Parameters
+    ----------
+    apply : callable
+        ``(B, D) -> (B, D)``, the product with ``M^H M``, whose columns have norm one.
+    like : array
+        Any array of the precision and kind to work in.
+    shape : tuple of two int
+        The shape (N, D) of M.
+    rng : numpy.random.Generator
+        Source of the starts.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> gaussian = rng.standard_normal((300, 900))
+    >>> for M in (gaussian, np.cumsum(gaussian, axis=1)):
+    ...     M = M / np.linalg.norm(M, axis=0)
+    ...     looks_gaussian(lambda x: x @ M.T @ M, np.zeros(1), M.shape, rng)
+    True
+    False
+    """
+    diagonal, beside = _entries(apply, like, shape[1], steps=LOOK, vectors=LOOK_STARTS, rng=rng)
+    return len(beside) == LOOK and GaussianLaw(*shape).fits(diagonal, beside)
 
 
 class GaussianLaw(NamedTuple):
@@ -221,42 +248,37 @@ class GaussianLaw(NamedTuple):
 
     Attributes
     ----------
-    columns_per_row : float
-        The number q.
-    steps : int
-        Nodes of its quadrature.
-    rows : float
-        Rows of M: small matrices differ from the law by chance.
+    rows, columns : float
+        The shape of M. Small matrices differ from the law by chance.
 
     Examples
     --------
     A quarter as many rows as columns; three quarters of the eigenvalues are zero:
 
-    >>> nodes, weights = GaussianLaw(4.0, 40).quadrature()
+    >>> nodes, weights = GaussianLaw(100, 400).quadrature(40)
     >>> round(float(weights[nodes < 1e-6].sum()), 3), round(float(weights @ nodes), 3)
     (0.75, 1.0)
     """
 
-    columns_per_row: float
-    steps: int
-    rows: float = math.inf
+    rows: float
+    columns: float
 
-    def fits(self, diagonal: list[np.ndarray], beside: list[np.ndarray]) -> bool:
+    def fits(self, diagonal: np.ndarray, beside: np.ndarray) -> bool:
         """Tell whether the entries of a few steps, for each start, are those of the law but for chance."""
-        q = self.columns_per_row
-        ratios = np.concatenate([np.array(diagonal)[1:] / (1 + q), np.array(beside) / q**0.5])
+        q = self.columns / self.rows
+        ratios = np.concatenate([diagonal[1:] / (1 + q), beside / q**0.5])
         means = np.array([np.mean(diagonal[1:]) / (1 + q), np.mean(beside) / q**0.5])
         chance = self.rows**-0.5
         mean, each = max(LAW_MEAN, SMALL_LAW_MEAN * chance), max(LAW_EACH, SMALL_LAW_EACH * chance)
         return bool(np.abs(means - 1).max() < mean and np.abs(ratios - 1).max() < each)
 
-    def quadrature(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return nodes and weights."""
-        q = self.columns_per_row
-        diagonal = np.full(self.steps, 1 + q)
+    def quadrature(self, count: int) -> SpectralDensity:
+        """Return `count` nodes with their weights."""
+        q = self.columns / self.rows
+        diagonal = np.full(count, 1 + q)
         diagonal[0] = 1.0
-        nodes, weights = _quadrature(diagonal, np.full(self.steps - 1, q**0.5))
-        return np.maximum(nodes, 0.0), weights
+        nodes, weights = _quadrature(diagonal, np.full(count - 1, q**0.5))
+        return SpectralDensity(np.maximum(nodes, 0.0), weights)
 
 
 def _quadrature(diagonal: np.ndarray, beside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

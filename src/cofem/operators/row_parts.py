@@ -130,5 +130,8 @@ class RowParts(BlockDiagonal):
         found = self.operator.dual_gram(each, weights)
         return self._mask.forward(xp.reshape(found, (*v.shape[:-1], -1)))
 
+    def _circulant_gram(self) -> None:
+        return None  # blocks of it may have one; there is no use in looking for one over all of them
+
     def _in_precision(self, precision: str) -> Operator:
         return RowParts(self.operator._in_precision(precision), self.kept)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import math
 import os
@@ -128,10 +129,8 @@ def _run_theirs(case: problems.Case, seed: int, time_limit: float) -> Measuremen
         if watch.look(step + 1, math.nan, mean.numpy):
             raise _Done
 
-    try:
+    with contextlib.suppress(_Done):
         fit.fit(y, phi, look)
-    except _Done:
-        pass
     total = watch.seconds
     return Measurement(
         seconds=watch.seconds_to_target if watch.reached else total,
@@ -150,6 +149,8 @@ def _their_code() -> tuple[Any, Any, Any]:
     if folder not in sys.path:
         sys.path.append(folder)
     try:
-        return tuple(importlib.import_module(name) for name in ("torch", "sblearn.operators", "sblearn.model"))
+        return tuple(
+            importlib.import_module(name) for name in ("torch", "sblearn.operators", "sblearn.model")
+        )
     except ImportError as error:
         raise Skipped(f"the authors' code or PyTorch cannot be imported ({error})") from error

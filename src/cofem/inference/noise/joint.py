@@ -21,6 +21,7 @@ from cofem.inference.noise.rules import FromHeldOut
 from cofem.inference.problem import Problem
 from cofem.inference.registry import is_incoherent
 from cofem.linalg.diagonals.gate import Gate
+from cofem.linalg.diagonals.self_consistent import as_gaussian_as
 from cofem.operators.dictionary import Dictionary
 from cofem.operators.row_parts import RowParts
 
@@ -130,7 +131,7 @@ def split_jointly(
     phi, operator = problem.phi, problem.phi.operator
     kept = [np.setdiff1d(np.arange(problem.n_rows), rows) for rows in parts]
     left = RowParts(operator, kept)
-    joint = Dictionary(left, phi.like, counter=phi.counter)
+    joint = as_gaussian_as(Dictionary(left, phi.like, counter=phi.counter), phi)
     columns = problem.units.columns
     units = problem.units if columns is None else replace(problem.units, columns=np.tile(columns, len(parts)))
     block = replace(problem, phi=phi.take_rows(kept[0]), y=problem.y[kept[0]], noise_var=noise_var)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -15,9 +16,10 @@ from cofem.linalg.diagonals.base import (
     PosteriorContext,
     RightHandSides,
 )
-from cofem.linalg.lanczos import spectral_density
+from cofem.linalg.lanczos import GaussianLaw, looks_gaussian, spectral_density
 from cofem.linalg.message_passing import Exchange
 from cofem.linalg.roots import newton_root
+from cofem.operators.dictionary import Dictionary
 
 
 @packable("spectrum")
@@ -56,7 +58,8 @@ class SelfConsistent(DiagonalEstimator):
     Parameters
     ----------
     lanczos_steps, lanczos_vectors : int
-        Effort of the spectrum's estimate: their product is its cost in applications.
+        Effort of the spectrum's estimate: their product is its cost in applications, unless a few of them
+        have shown columns like Gaussian ones, whose spectrum is known.
 
     Examples
     --------
@@ -87,22 +90,16 @@ class SelfConsistent(DiagonalEstimator):
             share = n / d
             spectrum = Spectrum(np.array([row_gram, 0.0]), np.array([share, 1 - share]))
             return Carry(spectrum, None, None, sweeps=True)
-        mean = average(context.phi.column_energy) or 1.0
-        xp = namespace(context.alpha)
-        relative = context.phi.column_energy / mean
-        relative = xp.astype(
-            xp.where(relative > 0, relative, number_like(relative, 1.0)), context.alpha.dtype
-        )
-        inverse = 1 / xp.sqrt(relative)
-
-        def gram(x: Array) -> Array:
-            return inverse * context.phi.gram(inverse * x) / mean
-
-        effort: dict[str, Any] = {"steps": self.lanczos_steps, "vectors": self.lanczos_vectors}
-        density = spectral_density(gram, context.like, d, **effort, rng=rng, gaussian=d / n)
+        columns = _equal_columns(context.phi)
+        sweeps = has_gaussian_columns(context.phi)
+        if sweeps:
+            density = GaussianLaw(n, d).quadrature(self.lanczos_steps)
+        else:
+            effort: dict[str, Any] = {"steps": self.lanczos_steps, "vectors": self.lanczos_vectors}
+            density = spectral_density(columns.gram, context.like, d, **effort, rng=rng)
         # At most N eigenvalues differ from zero; Lanczos spreads the others over tiny nodes.
-        spectrum = Spectrum(mean * np.maximum(density.nodes, 0.0), density.weights)
-        return Carry(spectrum, relative, None, sweeps=density.gaussian)
+        spectrum = Spectrum(columns.energy * np.maximum(density.nodes, 0.0), density.weights)
+        return Carry(spectrum, columns.relative_energy, None, sweeps=sweeps)
 
     def right_hand_sides(
         self, context: PosteriorContext, carry: Any, rng: np.random.Generator
@@ -135,6 +132,66 @@ class SelfConsistent(DiagonalEstimator):
             return value * (1 - value * context.alpha) * context.phi.shape[0] ** -0.5
 
         return DiagonalEstimate(value, uncertainty, found._replace(tau=tau), used=self.name)
+
+
+class _EqualColumns(NamedTuple):
+    """A dictionary in units where its columns have norm one."""
+
+    phi: Dictionary
+    #: Mean of ``||phi_j||^2``, and each of them relative to it; one for columns of zeros.
+    energy: float
+    relative_energy: Array
+
+    def gram(self, x: Array) -> Array:
+        """Return the product with the Gram matrix of the scaled columns, for x of shape (..., D)."""
+        inverse = 1 / namespace(x).sqrt(self.relative_energy)
+        return inverse * self.phi.gram(inverse * x) / self.energy
+
+
+def _equal_columns(phi: Dictionary) -> _EqualColumns:
+    energy = phi.column_energy
+    mean, xp = average(energy) or 1.0, namespace(energy)
+    relative = energy / mean
+    return _EqualColumns(phi, mean, xp.where(relative > 0, relative, number_like(relative, 1.0)))
+
+
+#: Dictionaries that were looked at.
+_GAUSSIAN: WeakKeyDictionary[Dictionary, bool] = WeakKeyDictionary()
+
+
+def has_gaussian_columns(phi: Dictionary) -> bool:
+    """Tell whether columns are like Gaussian ones, by a few products; asked once of a dictionary.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cofem.operators import Dense
+    >>> gaussian = np.random.default_rng(0).standard_normal((300, 900))
+    >>> for M in (gaussian, np.cumsum(gaussian, axis=1)):
+    ...     has_gaussian_columns(Dictionary(Dense(M), like=np.zeros(1)))
+    True
+    False
+    """
+    if phi not in _GAUSSIAN:
+        rng = np.random.default_rng(0)  # so that all who ask have the same answer
+        _GAUSSIAN[phi] = looks_gaussian(_equal_columns(phi).gram, phi.like, phi.shape, rng)
+    return _GAUSSIAN[phi]
+
+
+def as_gaussian_as(phi: Dictionary, whole: Dictionary) -> Dictionary:
+    """Return `phi`, which is made of rows of `whole`, and so has columns like Gaussian ones where that has.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cofem.operators import Dense
+    >>> whole = Dictionary(Dense(np.random.default_rng(0).standard_normal((300, 900))), like=np.zeros(1))
+    >>> has_gaussian_columns(whole), has_gaussian_columns(as_gaussian_as(whole.take_rows([0, 1]), whole))
+    (True, True)
+    """
+    if whole in _GAUSSIAN:
+        _GAUSSIAN[phi] = _GAUSSIAN[whole]
+    return phi
 
 
 def _at_equal_norms(context: PosteriorContext, carry: Carry) -> Array:
