@@ -328,6 +328,7 @@ class CoFEM(ExpectationMaximisation):
             solver.factored,
             estimate.coherent,
             None if solver.exchange is None or estimate.misled else solver.exchange.tau,
+            carry.swept + (swept is not None),
             carry.quick and (swept is None or swept.sweeps < MANY_SWEEPS),
             solver.gave_up,
             estimator.trusted(estimate.carry),

@@ -16,6 +16,8 @@ from cofem.linalg.build import FADE, build_system, remember_steps
 from cofem.linalg.cg import CGResult
 from cofem.linalg.direct import DirectSystem, is_small
 from cofem.linalg.message_passing import (
+    EARLY,
+    LATE_SHARE,
     SHARE,
     SHARE_OF_PROBES,
     Before,
@@ -63,7 +65,8 @@ class Carry(NamedTuple):
     coherent: bool = False
     #: The precision of what the data say, where the mean was found by message passing.
     tau: float | None = None
-    #: Whether it took few sweeps in every step so far.
+    #: In how many steps it was, and whether it took few sweeps in every one of them.
+    swept: int = 0
     quick: bool = True
     #: Whether message passing failed once, and is not tried again.
     gave_up: bool = False
@@ -139,7 +142,8 @@ class Solver:
         with np.errstate(over="ignore", invalid="ignore"):
             sweeps = (OrthonormalSweeps if orthonormal else GaussianSweeps)(target, exchange)
             # Who asks for better means, or better probes, has them.
-            share, asked = SHARE, self.method.cg_tol / CG_TOL
+            share = SHARE if self.carry.swept < EARLY else LATE_SHARE
+            asked = self.method.cg_tol / CG_TOL
             if target.b is not None:
                 share, asked = SHARE_OF_PROBES, self.method.probe_tol / PROBE_TOL
             swept = settle(sweeps, before, share * min(asked, 1.0))

@@ -33,8 +33,9 @@ from cofem._blocks import CACHE_BLOCK, blocks
 from cofem.operators.dictionary import Dictionary
 
 #: Sweeps end once what is left to go is at most this share of what they moved since the update of alpha. With
-#: one sweep for each update fits end in bad optima: alpha runs ahead of the mean.
-SHARE = 0.15
+#: one sweep for each update fits end in bad optima: alpha runs ahead of the mean. The first few updates decide
+#: which optimum is found; after so many of them, more may be left.
+SHARE, EARLY, LATE_SHARE = 0.15, 8, 0.3
 #: The same for probes, which judge others.
 SHARE_OF_PROBES = 0.05
 #: Most sweeps for one alpha: what takes more is left to conjugate gradients.
