@@ -17,7 +17,6 @@ from cofem.linalg.cg import CGResult
 from cofem.linalg.direct import DirectSystem, is_small
 from cofem.linalg.message_passing import (
     EARLY,
-    LATE_SHARE,
     SHARE,
     SHARE_OF_PROBES,
     Before,
@@ -142,7 +141,7 @@ class Solver:
         with np.errstate(over="ignore", invalid="ignore"):
             sweeps = (OrthonormalSweeps if orthonormal else GaussianSweeps)(target, exchange)
             # Who asks for better means, or better probes, has them.
-            share = SHARE if self.carry.swept < EARLY else LATE_SHARE
+            share = SHARE if self.carry.swept < EARLY else sweeps.late_share
             asked = self.method.cg_tol / CG_TOL
             if target.b is not None:
                 share, asked = SHARE_OF_PROBES, self.method.probe_tol / PROBE_TOL

@@ -16,10 +16,12 @@ from cofem.operators.lanczos import lanczos
 
 #: Lanczos steps before brackets are looked at first, and how many times as many until the next look.
 FIRST_LOOK, LOOK_AGAIN = 8, 1.3
-#: Steps after which a law of the spectrum is compared with what was found, from so many starts; how far the
-#: means of the entries may be off, and each of them. Gaussian, sparse and sign matrices of 768 x 3072 had
+#: Steps after which a law of the spectrum is compared with what was found; how far the means of the entries
+#: may be off, and each of them. Gaussian, sparse and sign matrices of 768 x 3072 had
 #: 0.01 to 0.03 and 0.07 at most, neighbours correlated by 0.3 or one column in ten nearly twice 0.08 to 0.11.
-LOOK, LOOK_STARTS, LAW_MEAN, LAW_EACH = 6, 2, 0.05, 0.2
+LOOK, LAW_MEAN, LAW_EACH = 6, 0.05, 0.2
+#: Starts of these steps for few rows; from so many on one tells as much.
+LOOK_STARTS, MANY_ROWS = 2, 1000
 #: The same of small matrices, over the square root of their rows (20 Gaussian ones each of 51 x 256 to 205 x
 #: 1024: 0.74 and 3.1 at most; neighbours correlated by 0.5: from 1.4 on, 2.4 and 4.8 on average).
 SMALL_LAW_MEAN, SMALL_LAW_EACH = 0.8, 3.1
@@ -237,7 +239,8 @@ def looks_gaussian(
     True
     False
     """
-    diagonal, beside = _entries(apply, like, shape[1], steps=LOOK, vectors=LOOK_STARTS, rng=rng)
+    vectors = 1 if shape[0] >= MANY_ROWS else LOOK_STARTS
+    diagonal, beside = _entries(apply, like, shape[1], steps=LOOK, vectors=vectors, rng=rng)
     return len(beside) == LOOK and GaussianLaw(*shape).fits(diagonal, beside)
 
 

@@ -33,6 +33,10 @@ from cofem.operators.entries import StoredMatrix, gram_of_columns
 #: So few vectors are multiplied one after the other with a matrix of at least so many entries: for several at
 #: once BLAS copies the matrix first, and two take as long as three to five one by one (docs/numerics.md).
 FEW, LARGE = 3, 2**16
+#: So many are multiplied with a matrix of no more entries in tiles, of so many multiplications at most, that
+#: BLAS does not copy. Where rows of the tiles are apart in memory that pays for four vectors, and if the
+#: matrix stays in the cache.
+SEVERAL, HUGE, TILE, FOUR, CACHED = 8, 2**22, 2**19, 4, 2**20
 
 
 class Dense(Operator):
@@ -245,12 +249,23 @@ def _times(x: Array, matrix: Array) -> Array:
             out = np.empty((vectors.shape[0], matrix.shape[1]), dtype=np.result_type(x, matrix))
             for vector, product in zip(vectors, out, strict=True):
                 np.matmul(vector, matrix, out=product)
+        elif isinstance(x, np.ndarray) and _pays_in_tiles(len(vectors), matrix):
+            out = np.empty((vectors.shape[0], matrix.shape[1]), dtype=np.result_type(x, matrix))
+            for columns in blocks(matrix.shape[1], max(1, TILE // vectors.size)):
+                np.matmul(vectors, matrix[:, columns], out=out[:, columns])
         else:
             out = xp.matmul(vectors, matrix)
         return xp.reshape(out, (*x.shape[:-1], matrix.shape[1]))
 
     # A mixed product would make a complex copy of a real matrix.
     return multiply(x) if is_complex(matrix) else by_parts(multiply, x)
+
+
+def _pays_in_tiles(count: int, matrix: np.ndarray) -> bool:
+    """Tell whether a product with so many vectors is faster in tiles of columns of a matrix."""
+    if not FEW < count <= SEVERAL or not LARGE <= matrix.size <= HUGE:
+        return False
+    return matrix.flags.f_contiguous or (count == FOUR and matrix.size <= CACHED)
 
 
 def _check_matrix_shape(shape: tuple[int, ...]) -> None:

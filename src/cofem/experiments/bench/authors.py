@@ -149,8 +149,7 @@ def _their_code() -> tuple[Any, Any, Any]:
     if folder not in sys.path:
         sys.path.append(folder)
     try:
-        return tuple(
-            importlib.import_module(name) for name in ("torch", "sblearn.operators", "sblearn.model")
-        )
+        operators, model = (importlib.import_module(f"sblearn.{name}") for name in ("operators", "model"))
+        return importlib.import_module("torch"), operators, model
     except ImportError as error:
         raise Skipped(f"the authors' code or PyTorch cannot be imported ({error})") from error
