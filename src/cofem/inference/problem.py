@@ -212,6 +212,11 @@ class Problem:
         return self.phi.column_energy
 
     @property
+    def fits(self) -> tuple[slice, ...]:
+        """Coefficients of each fit that is made here: of one, unless several are made side by side."""
+        return (slice(None),)
+
+    @property
     def prior_weights(self) -> list[tuple[slice, Array | float]]:
         """Parts of alpha, and what changes of the prior variances are weighted by in each."""
         return [(slice(None), self.phi.column_energy)]

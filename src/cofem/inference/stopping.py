@@ -153,12 +153,19 @@ def rough_limit(problem: Problem, size: float) -> float:
 def change_of_mean(problem: Problem, new: State, old: State) -> tuple[float, float]:
     """Norm of the mean and its relative change, coefficients weighted by their columns' norms.
 
-    The weights make both independent of the units of each column, as the model itself is.
+    The weights make both independent of the units of each column, as the model itself is. Of several fits
+    side by side the one in the middle counts: what is wanted of them is what most of them say, and one that
+    does not find its signal may go on for long.
     """
-    mean, energy = problem.point(new.mean, new.variance), problem.weights
-    size = _norm(mean, energy)
-    difference = _norm(mean - problem.point(old.mean, old.variance), energy)
-    return size, difference / size if size > 0 else (0.0 if difference == 0 else np.inf)
+    mean, before = problem.point(new.mean, new.variance), problem.point(old.mean, old.variance)
+    energy, found = problem.weights, []
+    for part in problem.fits:
+        weights = energy if isinstance(energy, float) else energy[part]
+        size = _norm(mean[..., part], weights)
+        difference = _norm(mean[..., part] - before[..., part], weights)
+        found.append((difference / size if size > 0 else (0.0 if difference == 0 else np.inf), size))
+    change, size = sorted(found)[len(found) // 2]
+    return len(found) ** 0.5 * size, change
 
 
 def change_of_prior(new: State, old: State, weights: Iterable[tuple[slice, Array | float]]) -> float:
