@@ -226,8 +226,8 @@ def test_signal_near_the_limit_is_not_taken_for_noise(seed: int) -> None:
 
 
 def test_a_part_that_does_not_find_its_signal_does_not_hold_up_the_others() -> None:
-    # One of four parts is left with too few data for its spikes: at the noise that the others find, it went on
-    # changing for all of 60 steps, by ever more conjugate gradients, and in the end by exact variances.
+    # One of four parts is left with too few data for its spikes: at the noise that the others find, it went
+    # on changing for all of 60 steps, by ever more conjugate gradients, and in the end by exact variances.
     case = problems.dense(1024, 5, 0.04, 0.1, 603)
     steps: list[str] = []
     post = cofem.fit(case.Phi, case.y, rng=603, callback=lambda snapshot: steps.append(snapshot.stage))

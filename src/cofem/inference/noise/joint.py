@@ -27,9 +27,9 @@ from cofem.operators.row_parts import RowParts
 
 #: Data from which on message passing is faster: exact steps of fewer take less than its Python.
 ENOUGH_ROWS = 48
-#: Noise variance relative to the data below which most parts have found their signal. One that has not goes on
-#: for long at a noise far too small for it (17 s of 18 in a fit of 205 x 1024), and does not count. Before, it
-#: is those that still move that find something.
+#: Noise variance relative to the data below which most parts have found their signal. One that has not goes
+#: on for long at a noise far too small for it (17 s of 18 in a fit of 205 x 1024), and does not count. Before,
+#: it is those that still move that find something.
 SIGNAL_FOUND = 0.01
 #: Columns for each datum up to which parts may end with the noise, together or one by one.
 WIDE = 16
