@@ -9,6 +9,8 @@ from cofem._arrays import Array, inner, namespace, norm, number_like, overwrite,
 LONGEST = 3.0
 #: Largest logarithm of a growth of precisions in one leap; single precision holds exp(88).
 LARGEST_LOG = 80.0
+#: Weight below which a precision hardly counts. With 0.1 and 0.5 MacKay's update took 10 and 36 % more steps.
+HARDLY = 0.01
 #: Share of the prior in what is known of a coefficient (``alpha s``) from which on it is near zero. The share
 #: of the data that all of these explain, and the factor for their precisions, from which on they are worth a
 #: step of their own: errors fell where the share was 0.84 and more (features 100 x 3000 to 100 x 20 000, DCT
@@ -16,7 +18,9 @@ LARGEST_LOG = 80.0
 NEAR_ZERO, MOST_OF_THE_DATA, WORTH_A_STEP = 0.9, 0.75, 1.2
 
 
-def extrapolate(previous: Array, alpha: Array, image: Array, longest: float = LONGEST) -> Array | None:
+def extrapolate(
+    previous: Array, alpha: Array, image: Array, longest: float = LONGEST, weights: Array | None = None
+) -> Array | None:
     """Go further along two EM steps (Varadhan and Roland 2008); None where that is no further.
 
     Two steps r and r + v from ``log alpha_0`` are extrapolated to ``log alpha_0 + 2 a r + a^2 v`` with
@@ -28,6 +32,9 @@ def extrapolate(previous: Array, alpha: Array, image: Array, longest: float = LO
         Where the pair began, where its first step led and where its second one would.
     longest : float
         Largest a.
+    weights : array of shape (D,), optional
+        How far each precision counts in both norms, from 0 to 1; those that hardly do take the second step
+        and no leap. By default all are alike.
 
     Examples
     --------
@@ -39,8 +46,8 @@ def extrapolate(previous: Array, alpha: Array, image: Array, longest: float = LO
     r = overwrite(alpha / previous, "log")
     v = overwrite(image / alpha, "log")
     v -= r
-    size = norm(v)
-    a = min(longest, max(1.0, norm(r) / size)) if size > 0 else 1.0
+    way, size = (norm(r), norm(v)) if weights is None else (norm(weights * r), norm(weights * v))
+    a = min(longest, max(1.0, way / size)) if size > 0 else 1.0
     if a == 1.0:
         return None
     v *= a * a
@@ -48,7 +55,7 @@ def extrapolate(previous: Array, alpha: Array, image: Array, longest: float = LO
     v += r
     leap = overwrite(namespace(v).minimum(v, number_like(v, LARGEST_LOG)), "exp")
     leap *= previous
-    return leap
+    return leap if weights is None else namespace(v).where(weights < HARDLY, image, leap)
 
 
 def scaled_together(alpha: Array, variance: Array, square: Array, n_rows: int) -> Array | None:

@@ -242,6 +242,10 @@ class ExpectationMaximisation(Method):
         """Tell whether the next update may be extrapolated."""
         return False
 
+    def leap_weights(self, state: State) -> Array | None:
+        """Return how far each precision counts for the length of a leap, shape (D,); None for all alike."""
+        return None
+
     def init(self, problem: Problem, alpha: Array, rng: np.random.Generator) -> tuple[State, Info]:
         """Take the moments at the first alpha."""
         return state_of(alpha, self.first_expectation(problem, alpha, rng))
@@ -258,7 +262,8 @@ class ExpectationMaximisation(Method):
         if state.previous_alpha is None:
             new, info = self._moments_at(problem, image, state, rng)
             return (new if new is state else replace(new, previous_alpha=state.alpha)), info
-        alpha = extrapolate(state.previous_alpha, state.alpha, image, self.longest)
+        weights = self.leap_weights(state)
+        alpha = extrapolate(state.previous_alpha, state.alpha, image, self.longest, weights)
         if alpha is None:
             return self._moments_at(problem, image, state, rng)
         if problem.prior.prunes:
