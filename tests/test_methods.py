@@ -453,17 +453,23 @@ def test_auto_says_what_it_picked_and_why():
     assert "chose 'cofem'" in str(post.status)
 
 
+def little_memory(monkeypatch):
+    for module in ("cofem._memory", "cofem.inference.base"):
+        monkeypatch.setattr(f"{module}.available_bytes", lambda: 100_000)
+    monkeypatch.setattr("cofem._memory.LITTLE", 0)
+
+
 @pytest.mark.parametrize("name", ["em", "irls", "amp"])
 def test_methods_that_would_not_fit_in_memory_are_refused_at_the_door(name, monkeypatch):
     case = dense_case(D=256, f=2)
-    monkeypatch.setattr("cofem.inference.base.available_bytes", lambda: 100_000)
+    little_memory(monkeypatch)
     with pytest.raises(ValueError, match=rf"method='{name}' needs .* only 100 kB .*; use .*'cofem'"):
         cofem.fit(case.Phi, case.y, noise_std=0.005, method=name)
 
 
 def test_auto_stays_within_memory(monkeypatch):
     case = dense_case(D=256, f=2)
-    monkeypatch.setattr("cofem.inference.registry.available_bytes", lambda: 100_000)
+    little_memory(monkeypatch)
     assert cofem.fit(case.Phi, case.y, noise_std=0.005, max_iter=2, rng=0).method == "cofem"
 
 

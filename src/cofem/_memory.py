@@ -20,6 +20,24 @@ def available_bytes() -> int | None:
         return None
 
 
+#: Bytes that are always there: asking the system takes longer than a step of a small fit.
+LITTLE = 2**24
+
+
+def is_available(needed: float, share: float = 1.0) -> bool:
+    """Tell whether so many bytes are no more than a share of what can be had without swapping.
+
+    Examples
+    --------
+    >>> is_available(1000), is_available(1e30)
+    (True, False)
+    """
+    if needed <= LITTLE:
+        return True
+    limit = available_bytes()
+    return limit is None or needed <= share * limit
+
+
 def describe_bytes(n: float) -> str:
     """Write a number of bytes for people.
 

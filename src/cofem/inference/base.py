@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from cofem._arrays import Array, as_rows, namespace, number_like, place, squared_modulus
-from cofem._memory import available_bytes, describe_bytes
+from cofem._memory import available_bytes, describe_bytes, is_available
 from cofem._packing import packable
 from cofem.inference.acceleration import LONGEST, extrapolate, overshot, scaled_together, slope_along
 from cofem.inference.problem import Problem
@@ -165,11 +165,10 @@ class Method(ABC):
         if not self.any_prior and (problem.nonnegative or not problem.prior.is_independent):
             return ValueError(f"method='{self.name}' has the independent prior built in, without constraints")
         needed, what = self.memory(problem)
-        limit = available_bytes()
-        if limit is not None and needed > limit:
+        if not is_available(needed):
             return ValueError(
                 f"method='{self.name}' needs {describe_bytes(needed)} for {what}, but only "
-                f"{describe_bytes(limit)} of memory is available"
+                f"{describe_bytes(available_bytes() or 0)} of memory is available"
             )
         return None
 

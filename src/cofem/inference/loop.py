@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cmath
 import logging
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
@@ -10,7 +11,7 @@ import numpy as np
 
 from cofem._arrays import Array, namespace
 from cofem.inference.base import Info, Method, State
-from cofem.inference.noise.rules import NoiseRule, least_noise
+from cofem.inference.noise.rules import AtLeast, NoiseRule, least_noise
 from cofem.inference.problem import Problem
 from cofem.inference.record import FitInterrupted, Outcome, Record, Snapshot
 from cofem.inference.stopping import FAR_RISE, Judgement, NoiseChange, judge, judge_first
@@ -128,6 +129,8 @@ def run(
     With a `record` the run goes on from there, and `problem` has its noise.
     """
     status = None if record is None else record.status
+    if stage.noise is not None:
+        stage = stage._replace(noise=AtLeast(stage.noise, least_noise(problem)))
     try:
         if record is None:
             step = _first_step(problem, method, stage, watch.rng)
@@ -239,7 +242,7 @@ def _with_noise(problem: Problem, state: State, judgement: Judgement, stage: Sta
     """Set the noise for the next step; steps before a large change are no ground to extrapolate from."""
     if stage.noise is None:
         return _Step(info, problem, state, judgement, problem, state)
-    noise_var = max(stage.noise(problem, state, judgement.settled), least_noise(problem))
+    noise_var = stage.noise(problem, state, judgement.settled)
     if not np.isfinite(noise_var / problem.noise_var):
         return _Step(info, problem, state, judgement, problem, state)
     change, settled = NoiseChange(noise_var / problem.noise_var, stage.rough), judgement.settled
@@ -353,4 +356,5 @@ def _out_of_steps(record: Record, stage: Stage) -> Status:
 def _is_finite(state: State) -> bool:
     # A sum is not finite as soon as one term is not, and needs no temporary array.
     xp = namespace(state.mean)
-    return bool(xp.isfinite(xp.sum(state.mean))) and bool(xp.isfinite(xp.sum(state.variance)))
+    sums = xp.sum(state.mean), xp.sum(state.variance)
+    return all(cmath.isfinite(complex(number)) for number in sums)

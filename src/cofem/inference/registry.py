@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cofem._memory import available_bytes
+from cofem._memory import is_available
 from cofem.inference.amp import AMP
 from cofem.inference.base import Method
 from cofem.inference.covariance_free import CoFEM
@@ -70,8 +70,7 @@ def choose_method(problem: Problem) -> tuple[Method, str]:
     if problem.n_tasks > 1 and problem.prior.averages and not problem.nonnegative and d > n:
         # Blocks over tasks: EM takes thousands of steps to send what is not needed to zero.
         exact = IRLS(update="mackay")
-    side, limit = min(n, d), available_bytes()
-    fits = limit is None or exact.memory(problem)[0] < 0.5 * limit
+    side, fits = min(n, d), is_available(exact.memory(problem)[0], 0.5)
     work = d**3 if d <= n else 2 * n * n * d
     most = WIDE_WORK if d > WIDE * n else MEDIUM_WORK if problem.prior.is_independent else TIED_WORK
     small, medium = work <= SMALL_WORK, work <= most

@@ -93,8 +93,9 @@ def energy_of_columns(matrix: Array) -> Array:
     [2.0, 4.0]
     """
     if isinstance(matrix, np.ndarray):
-        parts = (matrix.real, matrix.imag) if np.iscomplexobj(matrix) else (matrix,)
-        return sum(np.einsum("ij,ij->j", part, part) for part in parts)
+        if not np.iscomplexobj(matrix):
+            return np.einsum("ij,ij->j", matrix, matrix)
+        return sum(np.einsum("ij,ij->j", part, part) for part in (matrix.real, matrix.imag))
     return namespace(matrix).sum(squared_modulus(matrix), axis=0)
 
 

@@ -14,7 +14,7 @@ only when the fit has settled. The last fit uses all data again, at the noise th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -234,4 +234,25 @@ def error_of_most(misfit: Array) -> float:
 def least_noise(problem: Problem) -> float:
     """Return the noise variance below which the working precision sees none."""
     power = average(squared_modulus(problem.y))
-    return LEAST[problem.real_dtype.name] ** 2 * power or 1e-300
+    return LEAST[precision_of(problem.y)] ** 2 * power or 1e-300
+
+
+class AtLeast(NamedTuple):
+    """Another rule, and the least noise variance that it may set.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cofem.operators import Identity
+    >>> from cofem.operators.dictionary import Dictionary
+    >>> problem = Problem(Dictionary(Identity(2), like=np.zeros(1)), np.ones(2), 1.0)
+    >>> AtLeast(lambda problem, state, settled: 0.0, least_noise(problem))(problem, None, True) > 0
+    True
+    """
+
+    rule: NoiseRule
+    least: float
+
+    def __call__(self, problem: Problem, state: State, settled: bool) -> float:
+        """Return the noise variance for the next step."""
+        return max(self.rule(problem, state, settled), self.least)
