@@ -212,9 +212,9 @@ class Problem:
         return self.phi.column_energy
 
     @property
-    def fits(self) -> tuple[slice, ...]:
-        """Coefficients of each fit that is made here: of one, unless several are made side by side."""
-        return (slice(None),)
+    def n_fits(self) -> int:
+        """Number of fits that are made side by side, with as many coefficients each."""
+        return 1
 
     @property
     def prior_weights(self) -> list[tuple[slice, Array | float]]:

@@ -157,15 +157,17 @@ def change_of_mean(problem: Problem, new: State, old: State) -> tuple[float, flo
     side by side the one in the middle counts: what is wanted of them is what most of them say, and one that
     does not find its signal may go on for long.
     """
-    mean, before = problem.point(new.mean, new.variance), problem.point(old.mean, old.variance)
-    energy, found = problem.weights, []
-    for part in problem.fits:
-        weights = energy if isinstance(energy, float) else energy[part]
-        size = _norm(mean[..., part], weights)
-        difference = _norm(mean[..., part] - before[..., part], weights)
-        found.append((difference / size if size > 0 else (0.0 if difference == 0 else np.inf), size))
-    change, size = sorted(found)[len(found) // 2]
-    return len(found) ** 0.5 * size, change
+    mean, energy = problem.point(new.mean, new.variance), problem.weights
+    moved = mean - problem.point(old.mean, old.variance)
+    if problem.n_fits == 1:
+        size, difference = _norm(mean, energy), _norm(moved, energy)
+        return size, difference / size if size > 0 else (0.0 if difference == 0 else np.inf)
+    count = problem.n_fits
+    mean, moved, energy = (array.reshape(count, -1) for array in (mean, moved, energy))
+    sizes, differences = (np.sqrt(weighted_energy(array, energy)) for array in (mean, moved))
+    changes = differences / np.maximum(sizes, np.finfo(float).tiny)
+    middle = np.argsort(changes)[count // 2]
+    return count**0.5 * float(sizes[middle]), float(changes[middle])
 
 
 def change_of_prior(new: State, old: State, weights: Iterable[tuple[slice, Array | float]]) -> float:

@@ -53,13 +53,11 @@ class JointProblem(Problem):
     parts: RowParts | None = None
 
     @property
-    def fits(self) -> tuple[slice, ...]:
-        """The coefficients of each block, once most of them have found their signal; all before."""
-        assert self.block is not None
-        if self.noise_var > SIGNAL_FOUND * average(squared_modulus(self.y)):
-            return super().fits
-        size = self.block.n_columns
-        return tuple(slice(start, start + size) for start in range(0, self.n_columns, size))
+    def n_fits(self) -> int:
+        """Number of blocks, once most of them have found their signal; one before."""
+        assert self.parts is not None
+        found = self.noise_var <= SIGNAL_FOUND * average(squared_modulus(self.y))
+        return len(self.parts.kept) if found else 1
 
     def shown(self, state: State) -> tuple[Problem, State]:
         """Return the first block."""
