@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 from weakref import WeakKeyDictionary
@@ -228,7 +229,7 @@ def solve_tau(alpha: Array, spectrum: Spectrum, beta: float, guess: float | None
     eigenvalues, weights = beta * spectrum.nodes, spectrum.weights
 
     def excess(log_tau: float) -> tuple[float, float]:
-        tau = float(np.exp(log_tau))
+        tau = math.exp(log_tau)
         inverse = reciprocal(alpha + tau)
         # In the array's own precision, which is three times faster: the root is wanted to 1e-4.
         eta = float(namespace(inverse).sum(inverse)) / alpha.shape[0]
@@ -236,16 +237,15 @@ def solve_tau(alpha: Array, spectrum: Spectrum, beta: float, guess: float | None
         eta_slope = -inner(inverse, inverse) / alpha.shape[0]
         # Negative only by rounding, which tau / omega makes large: the slope would be far too steep.
         omega_slope = max(-eta_slope / eta**2 - 1, 0.0)
-        resolvent = float(np.sum(weights / (omega + eigenvalues)))
-        resolvent_slope = -float(np.sum(weights / (omega + eigenvalues) ** 2)) * omega_slope
-        slope = resolvent_slope / resolvent - eta_slope / eta
+        terms = 1 / (omega + eigenvalues)
+        weighted = weights * terms
+        resolvent = float(weighted.sum())
+        slope = -float(weighted.dot(terms)) * omega_slope / resolvent - eta_slope / eta
         # In logarithms the function is nearly straight.
-        return float(np.log(resolvent / eta)), tau * slope
+        return math.log(resolvent / eta), tau * slope
 
     # The excess is negative below the root, and the root is at most beta times the largest eigenvalue.
-    largest = float(np.log(beta * max(spectrum.nodes.max(), 1e-300)))
+    largest = math.log(beta * max(float(spectrum.nodes.max()), 1e-300))
     least = largest - 100.0
-    found = newton_root(excess, np.log(guess) if guess else largest - 2.5, least, largest)
-    return (
-        float(np.exp(found)) if found > least else 0.0
-    )  # at the lower end, nothing was learned from the data
+    found = newton_root(excess, math.log(guess) if guess else largest - 2.5, least, largest)
+    return math.exp(found) if found > least else 0.0  # at the lower end, data say nothing
