@@ -94,7 +94,8 @@ class DenseTime(Study):
             error = number(part.where(REFERENCE).median("nrmse"), " %")
             times = [seconds(part.where(name).median_to_target()) for name in methods]
             applications = ours.median("applications")
-            lines.append(
+            shown = [str(ratio) for ratio in ratios.values()]
+            lines.append([power(D), error, number(applications), *times, *shown])
                 [power(D), error, number(applications), *times, *(str(ratio) for ratio in ratios.values())]
             )
             if self.large <= D:
