@@ -96,8 +96,6 @@ class DenseTime(Study):
             applications = ours.median("applications")
             shown = [str(ratio) for ratio in ratios.values()]
             lines.append([power(D), error, number(applications), *times, *shown])
-                [power(D), error, number(applications), *times, *(str(ratio) for ratio in ratios.values())]
-            )
             if self.large <= D:
                 for name, wanted in (("paper", 20), ("irls", self.faster_than_irls.get(D, 3))):
                     what = f"D = {power(D)}: time, {name} / auto"
