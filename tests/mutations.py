@@ -97,8 +97,8 @@ MUTATIONS = (
     Mutation(
         "self-consistent equation",
         "linalg/diagonals/self_consistent.py",
-        "np.sum(weights / (omega + eigenvalues)))",
-        "np.sum(weights / (1.2 * omega + eigenvalues)))",
+        "terms = 1 / (omega + eigenvalues)",
+        "terms = 1 / (1.2 * omega + eigenvalues)",
         ("test_diagonals.py::test_fast_estimates_are_close_on_incoherent_dictionaries",),
     ),
     Mutation(
@@ -313,6 +313,20 @@ MUTATIONS = (
         "if carry.tau is not None and moved > limit:",
         "if False:",
         ("test_message_passing.py::test_a_mean_that_crawls_is_not_called_converged",),
+    ),
+    Mutation(
+        "message passing: probes of sweeps that crawl count",
+        "inference/covariance_free.py",
+        "gave_up=True, tau=None, misled=False, **known",
+        "gave_up=True, tau=None, misled=False",
+        ("test_message_passing.py::test_a_mean_that_crawls_is_not_called_converged",),
+    ),
+    Mutation(
+        "learned noise: every part must settle",
+        "inference/noise/joint.py",
+        "return len(self.parts.kept) if found else 1",
+        "return 1",
+        ("test_joint_parts.py::test_a_part_that_does_not_find_its_signal_does_not_hold_up_the_others",),
     ),
     Mutation(
         "message passing: no sum of what moves by one factor",

@@ -11,7 +11,7 @@ import numpy as np
 
 from cofem._arrays import Array, namespace
 from cofem.inference.base import Info, Method, State
-from cofem.inference.noise.rules import AtLeast, NoiseRule, least_noise
+from cofem.inference.noise.rules import Bounded, NoiseRule, least_noise
 from cofem.inference.problem import Problem
 from cofem.inference.record import FitInterrupted, Outcome, Record, Snapshot
 from cofem.inference.stopping import FAR_RISE, Judgement, NoiseChange, judge, judge_first
@@ -130,7 +130,7 @@ def run(
     """
     status = None if record is None else record.status
     if stage.noise is not None:
-        stage = stage._replace(noise=AtLeast(stage.noise, least_noise(problem)))
+        stage = stage._replace(noise=Bounded(stage.noise, least_noise(problem)))
     try:
         if record is None:
             step = _first_step(problem, method, stage, watch.rng)

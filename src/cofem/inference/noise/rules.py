@@ -237,7 +237,7 @@ def least_noise(problem: Problem) -> float:
     return LEAST[precision_of(problem.y)] ** 2 * power or 1e-300
 
 
-class AtLeast(NamedTuple):
+class Bounded(NamedTuple):
     """Another rule, and the least noise variance that it may set.
 
     Examples
@@ -246,7 +246,7 @@ class AtLeast(NamedTuple):
     >>> from cofem.operators import Identity
     >>> from cofem.operators.dictionary import Dictionary
     >>> problem = Problem(Dictionary(Identity(2), like=np.zeros(1)), np.ones(2), 1.0)
-    >>> AtLeast(lambda problem, state, settled: 0.0, least_noise(problem))(problem, None, True) > 0
+    >>> Bounded(lambda problem, state, settled: 0.0, least_noise(problem))(problem, None, True) > 0
     True
     """
 
