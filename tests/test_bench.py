@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import math
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ import cofem
 from cofem.cli import app
 from cofem.experiments import problems
 from cofem.experiments.bench import BENCHMARKS, Options, Run, Study, get_benchmarks, write_reports
+from cofem.experiments.bench.authors import Authors
 from cofem.experiments.bench.dense_time import REFERENCE, SLACK, DenseTime, _passing
 from cofem.experiments.bench.profile import timed_products
 from cofem.experiments.study.base import Report, Skipped, Table, grid, open_results, sizes
@@ -362,3 +366,69 @@ def test_every_product_is_timed_once_and_the_operators_are_left_as_they_were():
     assert min(times) > 0
     assert [getattr(Operator, name) for name in names] == methods
     assert dict(vars(Operator)) == own
+
+
+#: What the benchmark uses of the authors' code, with another algorithm inside.
+OPERATORS = """
+class DiscreteCosine1D:
+    def __init__(self, length, use_fft):
+        assert not use_fft
+        self.length = length
+
+class Undersampling:
+    def __init__(self, mask, zero_out):
+        assert not zero_out
+        self.mask = mask
+
+class Sequential:
+    def __init__(self, ops, transposed):
+        assert transposed == [True, False]
+        self.cosines, self.samples = ops
+
+    def __call__(self, x):
+        assert x.shape == (self.cosines.length,)
+"""
+MODEL = """
+import cofem, torch
+from cofem.operators import DCT, Mask
+
+class SBLModel:
+    @classmethod
+    def with_cofem(cls, num_iters, noise_precision, num_probes, cg_tol, max_cg_iters, precondition):
+        assert (num_probes, cg_tol, max_cg_iters, precondition) == (20, 1e-7, 400, True)
+        model = cls()
+        model.noise_std = noise_precision**-0.5
+        return model
+
+    def fit(self, y, phi, logger):
+        assert y.dtype == torch.float32
+        mask = phi.samples.mask.numpy()
+        found = cofem.fit(Mask(mask) @ DCT(mask.size).T, y.numpy(), noise_std=self.noise_std, rng=0)
+        for step, factor in enumerate((0.0, 1.0, 1.0)):
+            mean = torch.from_numpy(found.mean) * factor
+            logger(step, torch.ones_like(mean), mean, torch.ones_like(mean))
+"""
+
+
+def test_the_authors_code_is_timed_until_it_reaches_the_target(tmp_path: Path, monkeypatch: Any) -> None:
+    pytest.importorskip("torch")
+    cell = next(cell for cell in Authors().cells(QUICK) if cell.method == "authors")
+    monkeypatch.delenv("COFEM_AUTHORS_CODE", raising=False)
+    with pytest.raises(Skipped, match="COFEM_AUTHORS_CODE"):
+        Authors().measure(cell, QUICK, Rows())
+    monkeypatch.setenv("COFEM_AUTHORS_CODE", str(tmp_path))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(Skipped, match="sblearn"):
+        Authors().measure(cell, QUICK, Rows())
+    (tmp_path / "sblearn").mkdir()
+    (tmp_path / "sblearn" / "operators.py").write_text(OPERATORS)
+    (tmp_path / "sblearn" / "model.py").write_text(MODEL)
+    importlib.invalidate_caches()
+    found = Authors().measure(cell, QUICK, Rows())
+    assert found.reached
+    assert found.iterations == 2
+    assert 0 < found.nrmse <= 2
+    assert found.seconds > 0
+    late = Authors().measure(cell, replace(QUICK, time_limit=0.0), Rows())
+    assert not late.reached
+    assert late.note == "time limit of 0 s"

@@ -7,6 +7,7 @@ import importlib
 import math
 import os
 import sys
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -78,7 +79,8 @@ class Authors(Study):
             timed_fit(case, METHODS[OURS], time_limit=options.time_limit, **settings) for _ in range(FITS)
         ]
         middle = median(fit.seconds for fit in fits)
-        return next(fit for fit in fits if fit.seconds == middle)
+        # The process has held the authors' arrays as well.
+        return replace(next(fit for fit in fits if fit.seconds == middle), peak_mb=math.nan)
 
     def report(self, rows: Rows) -> Report:
         """Compare times, and say how many applications ours took."""

@@ -26,6 +26,7 @@ METHODS: dict[str, Any] = {
 MEANINGS = {
     "default": "`cofem.CoFEM()`",
     "auto": '`cofem.fit(..., method="auto")`',
+    "authors": "the code that the paper's authors have published",
     "auto prior": '`prior="auto"`',
     "default prior": "the independent prior",
     "with": "with the structure of the data known",
