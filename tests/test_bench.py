@@ -354,15 +354,16 @@ def test_a_reference_run_that_never_passes_the_target_is_skipped() -> None:
 
 
 def test_every_product_is_timed_once_and_the_operators_are_left_as_they_were():
-    names = ("forward", "adjoint", "gram")
+    names = ("forward", "adjoint", "gram", "gradient_step")
     methods, own = [getattr(Operator, name) for name in names], dict(vars(Operator))
     Phi = Mask(np.arange(0, 16, 2), 16) @ DCT(16).T  # a product of two, each with products of its own
     with timed_products() as times:
         Phi.gram(np.ones(16))
+        Phi.gradient_step(np.ones(16), 0.5, np.ones(16))
         Phi.forward(np.ones(16))
         with pytest.raises(ValueError, match="8"):
             Phi.adjoint(np.ones(3))
-    assert len(times) == 3
+    assert len(times) == 4
     assert min(times) > 0
     assert [getattr(Operator, name) for name in names] == methods
     assert dict(vars(Operator)) == own

@@ -121,6 +121,19 @@ def test_transpose_adjoint_and_conjugate(operator: Operator, dense: np.ndarray) 
         check_adjoint(derived)
 
 
+def test_a_step_down_the_gradient_is_what_it_says(operator: Operator, dense: np.ndarray) -> None:
+    gram = dense.conj().T @ dense
+    for dtype in (np.float64, np.complex128):
+        x, shift = draw((2, operator.shape[1]), dtype), draw((2, operator.shape[1]), dtype)
+        kept = x.copy()
+        for gain in (0.5, 0.25):
+            wanted = x - gain * x @ gram.T
+            assert_close(operator.gradient_step(x, gain), wanted, operator)
+            if np.iscomplexobj(x) or not operator.is_complex:
+                assert_close(operator.gradient_step(x, gain, shift), wanted + shift, operator)
+        assert np.array_equal(x, kept)
+
+
 def test_facts_are_true(operator: Operator, dense: np.ndarray) -> None:
     facts = operator.facts
     rows, columns = operator.shape

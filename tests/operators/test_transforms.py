@@ -137,3 +137,19 @@ def test_ducc0_is_used_where_it_is_installed(monkeypatch) -> None:
     host_lines.ducc_fft.cache_clear()
     assert host_lines.ducc_fft() is None
     host_lines.ducc_fft.cache_clear()
+
+
+@pytest.mark.parametrize("shape", [(2**12,), (1, 2**14), (2**17,), (3, 2**12), (1000,)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_steps_down_the_gradient_of_masked_cosines(shape: tuple[int, ...], dtype: type) -> None:
+    rng = np.random.default_rng(0)
+    n = shape[-1]
+    Phi = 2.0 * (Mask(np.sort(rng.choice(n, n // 4, replace=False)), n) @ DCT(n).T)
+    x, shift = (rng.standard_normal(shape).astype(dtype) for _ in range(2))
+    kept = shift.copy()
+    for gain in (0.3, 0.1, 0.3):  # weights of the last one are kept
+        found = Phi.gradient_step(x, gain, shift)
+        assert found.dtype == dtype
+        close = 1e-5 if dtype is np.float32 else 1e-12
+        np.testing.assert_allclose(found, x - gain * Phi.gram(x) + shift, rtol=0, atol=close)
+    assert np.array_equal(shift, kept)

@@ -214,12 +214,7 @@ class OrthonormalSweeps:
         u = self.push if messages is None else self.pull * messages[0]
         if messages is not None and self.push is not None:
             u += self.push
-        new = self.target.phi.gram(u)
-        new *= -self.gain
-        new += u
-        if self.data is not None:
-            new += self.data
-        return (new,)
+        return (self.target.phi.gradient_step(u, self.gain, self.data),)
 
     def solution(self, messages: Messages) -> Array:
         """Return ``(m + b) / (alpha + tau)``."""

@@ -28,6 +28,9 @@ class FusedGram(Protocol):
     def __call__(self, x: Array) -> Array:
         """Return the Gram operator applied to every vector along the last axis."""
 
+    def away(self, x: Array, gain: float) -> Array:
+        """Return ``x`` less `gain` times that."""
+
 
 class Action(ABC):
     """Products with Phi, of shape (N, D), and what they are computed in.
@@ -191,6 +194,41 @@ class Action(ABC):
                [2., 5.]])
         """
         return self._gram(self._checked(x, self.shape[1], "x"))
+
+    def gradient_step(self, x: Array, gain: float, shift: Array | None = None) -> Array:
+        """Return ``x - gain Phi^H Phi x + shift`` for every vector along the last axis.
+
+        With ``shift = gain Phi^H y`` this is a step of gradient descent on ``|y - Phi x|^2 / 2``.
+
+        Parameters
+        ----------
+        x : array of shape (..., D)
+            As for `forward`.
+        gain : float
+            Length of the step.
+        shift : array of shape (..., D), optional
+            What is added; zeros by default.
+
+        Returns
+        -------
+        array of shape (..., D)
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import Dense
+        >>> Dense([[1.0, 2.0], [0.0, 1.0]]).gradient_step(np.ones(2), 0.1, np.ones(2))
+        array([1.7, 1.3])
+        """
+        return self._gradient_step(self._checked(x, self.shape[1], "x"), gain, shift)
+
+    def _gradient_step(self, x: Array, gain: float, shift: Array | None) -> Array:
+        out = self._gram(x)
+        out *= -gain
+        out += x
+        if shift is not None:
+            out += shift
+        return out
 
     def dual_gram(self, v: Array, weights: Array | None = None) -> Array:
         """Return ``Phi diag(weights) Phi^H v`` for every vector along the last axis.

@@ -133,6 +133,11 @@ class Scaled(SameAxes):
         # A complex scalar times its conjugate stays of complex type, as the result must.
         return (self.scalar.conjugate() * self.scalar) * self.operator._gram(x)
 
+    def _gradient_step(self, x: Array, gain: float, shift: Array | None) -> Array:
+        if isinstance(self.scalar, complex):  # its result must be of complex type
+            return super()._gradient_step(x, gain, shift)
+        return self.operator._gradient_step(x, self.scalar**2 * gain, shift)
+
     def _spectral_norm(self) -> float:
         return abs(self.scalar) * self.operator.norm
 
@@ -206,6 +211,14 @@ class Product(Operator):
         for factor in self.factors[1:]:
             x = factor._adjoint_overwriting(x)
         return x
+
+    def _gradient_step(self, x: Array, gain: float, shift: Array | None) -> Array:
+        if self._fused_gram is None or not self._fused_gram.pays(x):
+            return super()._gradient_step(x, gain, shift)
+        out = self._fused_gram.away(x, gain)
+        if shift is not None:
+            out += shift
+        return out
 
     def _dual_gram(self, v: Array, weights: Array | None) -> Array:
         if not self._fuses_dual:

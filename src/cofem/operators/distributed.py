@@ -400,6 +400,10 @@ class _WeightedGram:
         weights = self.weights(given.real.dtype.name).like(given)
         return operator._sum("weighted_gram", given, operator._pieces(conj(weights)), dtype)
 
+    def away(self, x: Array, gain: float) -> Array:
+        """Return ``x`` less `gain` times the product."""
+        return x - gain * self(x)
+
 
 @dataclass(frozen=True)
 class NpyChunks:

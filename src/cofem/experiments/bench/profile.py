@@ -40,22 +40,22 @@ def timed_products() -> Iterator[list[float]]:
     times: list[float] = []
     inside = False
 
-    def timed(product: Callable[[Operator, Any], Any]) -> Callable[[Operator, Any], Any]:
+    def timed(product: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(product)
-        def wrapped(operator: Operator, x: Any) -> Any:
+        def wrapped(operator: Operator, *arguments: Any) -> Any:
             nonlocal inside
             if inside:
-                return product(operator, x)
+                return product(operator, *arguments)
             inside, start = True, time.perf_counter()
             try:
-                return product(operator, x)
+                return product(operator, *arguments)
             finally:
                 inside = False
                 times.append(time.perf_counter() - start)
 
         return wrapped
 
-    names = ("forward", "adjoint", "gram")
+    names = ("forward", "adjoint", "gram", "gradient_step")
     with ExitStack() as patches:
         for name in names:
             patches.enter_context(patch.object(Operator, name, timed(getattr(Operator, name))))

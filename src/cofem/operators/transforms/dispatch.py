@@ -220,6 +220,7 @@ class WeightedDCT:
     def __init__(self, weights: Callable[[str], DeviceCache]) -> None:
         self._weights = weights
         self._folded: dict[Any, Array] = {}
+        self._last_away: dict[Any, tuple[float, Array]] = {}
 
     def pays(self, x: Array) -> bool:
         """Tell whether this is faster on ``x`` than one transform after the other."""
@@ -227,23 +228,44 @@ class WeightedDCT:
 
     def __call__(self, x: Array) -> Array:
         """Return the result for every vector along the last axis."""
-        precision = precision_of(x)
-        if half_lines.pays_around(x):
-            return self._around(x, precision, half_lines.reordered, half_lines.dct_around_by_half)
-        if long_lines.pays_around(x):
-            return self._around(x, precision, long_lines.folded_long, long_lines.dct_around_long)
-        key = (precision, type(x), array_api_compat.device(x), array_library.fold_shape(x))
-        if key not in self._folded:
-            self._folded[key] = array_library.folded(self._weights(precision).like(x), x)
-        return array_library.dct_around(self._folded[key], x)
+        return self._apply(x, None)
 
-    def _around(
-        self, x: np.ndarray, precision: str, fold: Callable[..., Any], apply: Callable[..., Any]
-    ) -> Any:
-        """Do this for NumPy."""
-        if precision not in self._folded:
-            self._folded[precision] = fold(self._weights(precision).like(x))
-        return apply(self._folded[precision], x)
+    def away(self, x: Array, gain: float) -> Array:
+        """Return ``x`` less `gain` times the result: the same with other weights, since there and back is x.
+
+        Those of the last gain are kept.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> double = WeightedDCT(lambda precision: DeviceCache(np.full(4, 2.0, precision)))
+        >>> double.away(np.arange(4.0), 0.25).round(12) + 0.0
+        array([0. , 0.5, 1. , 1.5])
+        """
+        return self._apply(x, gain)
+
+    def _apply(self, x: Array, gain: float | None) -> Array:
+        precision = precision_of(x)
+        key: Any = precision
+        fold: Callable[[Any], Any]
+        apply: Callable[[Any, Any], Any]
+        if half_lines.pays_around(x):
+            fold, apply = half_lines.reordered, half_lines.dct_around_by_half
+        elif long_lines.pays_around(x):
+            fold, apply = long_lines.folded_long, long_lines.dct_around_long
+        else:
+            key = (precision, type(x), array_api_compat.device(x), array_library.fold_shape(x))
+            fold, apply = lambda weights: array_library.folded(weights, x), array_library.dct_around
+        if key not in self._folded:
+            self._folded[key] = fold(self._weights(precision).like(x))
+        weights = self._folded[key]
+        if gain is None:
+            return apply(weights, x)
+        last, known = self._last_away.get(key, (None, weights))
+        if last != gain:
+            known = 1 - gain * weights
+            self._last_away[key] = gain, known
+        return apply(known, x)
 
 
 def _arrays_of(x: np.ndarray, shape: Shape) -> np.ndarray:
