@@ -225,6 +225,16 @@ def test_signal_near_the_limit_is_not_taken_for_noise(seed: int) -> None:
     assert "with more of them held out the signal is not found" in str(post.status)
 
 
+def test_signal_that_few_data_hide_is_found_from_a_lower_noise() -> None:
+    # 205 data are too few to hold fewer out. From a tenth of the data's power, the noise was 37 times too
+    # large.
+    case = problems.dense(1024, 5, 0.04, 0.1, 1)
+    post = cofem.fit(case.Phi, case.y, rng=1)
+    assert 1 / 1.5 < post.noise_std / case.noise_std < 1.5
+    assert case.nrmse(post.mean) < 2
+    assert "from a larger noise the signal is not found" in str(post.status)
+
+
 def test_a_part_that_does_not_find_its_signal_does_not_hold_up_the_others() -> None:
     # One of four parts is left with too few data for its spikes: at the noise that the others find, it went
     # on changing for all of 60 steps, by ever more conjugate gradients, and in the end by exact variances.

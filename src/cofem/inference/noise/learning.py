@@ -49,6 +49,8 @@ FEW_FOR_ROUGH = 20
 #: held out; how many are then: this share, so many at least, in each of three parts, and this share at most.
 #: And how much less noise they must find: so much less that twenty data do not say so by chance.
 MUCH_NOISE, FEW_HELD_OUT, FEWEST_HELD_OUT, MOST_HELD_OUT, FAR_LESS = 0.1, 0.02, 20, 0.05, 0.02
+#: Where the noise starts once more, relative to the data, where it cannot be tried with fewer held out.
+LOWER = 0.01
 #: Where the noise comes from if a callback stops the fit.
 STOPPED = "a callback stopped the fit while the noise was learned; it is what was known by then"
 #: Outer steps that EM takes at most; MacKay's update takes more.
@@ -258,24 +260,42 @@ class HeldOutParts:
         """Fit the rest of the data for each part, and take the median of what the parts say.
 
         Near the limit of what data tell, the rest may be too few to find the signal, which is then taken for
-        noise. So where much noise was found, it is tried with fewer held out.
+        noise. So where much noise was found, it is tried with fewer held out, or from a lower noise where
+        there are too few data for that: far less noise is taken for the truth.
         """
         if problem.n_rows < 2:
             raise ValueError("noise_std cannot be learned from a single datum; give noise_std")
         parts = self.parts(problem.n_rows, runner.rng)
         found = self._learn_from(problem, parts, plan, runner)
-        power = average(squared_modulus(problem.y))
-        count = max(FEWEST_HELD_OUT, round(FEW_HELD_OUT * problem.n_rows))
-        little = found.noise_var < MUCH_NOISE * power or count > MOST_HELD_OUT * problem.n_rows
+        little = found.noise_var < MUCH_NOISE * average(squared_modulus(problem.y))
         if little or found.stopped or found.fault or plan.before is not None or problem.n_tasks > 1:
             return found
-        parts = [np.sort(rows) for rows in np.split(runner.rng.permutation(problem.n_rows)[: 3 * count], 3)]
-        fewer = self._learn_one_by_one(problem, parts, plan, runner, worth=FAR_LESS * found.noise_var)
-        if fewer is None or fewer.fault:
+        worth = FAR_LESS * found.noise_var
+        count = max(FEWEST_HELD_OUT, round(FEW_HELD_OUT * problem.n_rows))
+        if count <= MOST_HELD_OUT * problem.n_rows:
+            order = runner.rng.permutation(problem.n_rows)
+            parts = [np.sort(rows) for rows in np.split(order[: 3 * count], 3)]
+            again = self._learn_one_by_one(problem, parts, plan, runner, worth)
+            why = "with more of them held out"
+        else:
+            again = self._learn_from_below(problem, parts, plan, runner, worth)
+            why = "from a larger noise"
+        if again is None or again.fault:
             return found
-        if fewer.stopped:
+        if again.stopped:
             return found._replace(note=STOPPED, stopped=True)
-        return fewer._replace(note=f"{fewer.note}: with more of them held out the signal is not found")
+        return again._replace(note=f"{again.note}: {why} the signal is not found")
+
+    def _learn_from_below(
+        self, problem: Problem, parts: list[np.ndarray], plan: Plan, runner: Runner, worth: float
+    ) -> Learned | None:
+        """Learn the noise from a lower start; None where that finds more than `worth` or cannot be done."""
+        method = joint_method(problem, parts) if plan.alpha_init is None else None
+        if method is None or sum(rows.size for rows in parts) < FEWEST_HELD_OUT:
+            return None
+        lower = replace(self, starts=(LOWER,))
+        found = lower._learn_jointly(problem, parts, plan, runner, method, "lower")
+        return found if found.stopped or found.fault or found.noise_var <= worth else None
 
     def _learn_from(self, problem: Problem, parts: list[np.ndarray], plan: Plan, runner: Runner) -> Learned:
         """Learn the noise from parts, all at once where that is possible."""
@@ -321,14 +341,20 @@ class HeldOutParts:
         return _learned(problem, parts, noise_var, errors)
 
     def _learn_jointly(
-        self, problem: Problem, parts: list[np.ndarray], plan: Plan, runner: Runner, method: Method
+        self,
+        problem: Problem,
+        parts: list[np.ndarray],
+        plan: Plan,
+        runner: Runner,
+        method: Method,
+        kind: str = "all",
     ) -> Learned:
-        """Fit the rest of the data for all parts at once."""
+        """Fit the rest of the data for all parts at once; `kind` tells stages of two tries apart."""
         power = average(squared_modulus(problem.y)) or 1.0
         for turn, start in enumerate(self.starts):
             seen, rule = split_jointly(problem, parts, start * power)
             rule = replace(rule, most_spread=MOST_SPREAD_EARLY)
-            name = f"{plan.task}/noise/all/{turn}"
+            name = f"{plan.task}/noise/{kind}/{turn}"
             stage = Stage(name, "noise", None, MOST_ROUGH_STEPS, noise=rule, kept=True, judge=rule.judge)
             outcome = runner.run(seen, method, stage._replace(rough=True))
             noise_var = outcome.problem.noise_var
