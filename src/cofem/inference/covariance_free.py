@@ -216,7 +216,7 @@ class CoFEM(ExpectationMaximisation):
     def handed_on(self, state: State) -> Carry:
         """Return what is known of Phi and the estimators, without the start of a mean that is not kept."""
         carry: Carry = state.carry
-        return carry._replace(dual=None, data=None)
+        return carry._replace(dual=None, data=None, swept=0)
 
     def go_on(
         self, problem: Problem, alpha: Array, carry: Carry, rng: np.random.Generator
