@@ -38,6 +38,9 @@ from cofem.operators.spectral_atoms import SpectralAtoms, atoms_of_product, scal
 if TYPE_CHECKING:
     import scipy.sparse
 
+# Length of vectors from which on memory counts more than time: weights of steps are not kept.
+_LARGE = 2**20
+
 
 class Scaled(SameAxes):
     """Scalar multiple of an operator."""
@@ -213,7 +216,7 @@ class Product(Operator):
         return x
 
     def _gradient_step(self, x: Array, gain: float, shift: Array | None) -> Array:
-        if self._fused_gram is None or not self._fused_gram.pays(x):
+        if self._fused_gram is None or x.shape[-1] >= _LARGE or not self._fused_gram.pays(x):
             return super()._gradient_step(x, gain, shift)
         out = self._fused_gram.away(x, gain)
         if shift is not None:
