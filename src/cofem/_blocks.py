@@ -13,6 +13,8 @@ from collections.abc import Iterator
 CACHE_BLOCK = 2**16
 #: Numbers in a batch of vectors that is pushed through an operator, or made from one, at once (32 MiB).
 BATCH_NUMBERS = 2**22
+#: Length of vectors from which on memory counts more than time: arrays that would save a pass are not kept.
+LONG_VECTOR = 2**20
 #: Entries (N * D) up to which an operator is written out rather than probed.
 SMALL_MATRIX = 2**22
 #: Numbers in columns of Phi that are written out beside it, at most (128 MiB).

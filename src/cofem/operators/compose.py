@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cofem._arrays import Array, conj, namespace, on_device_of, take, to_numpy
+from cofem._blocks import LONG_VECTOR
 from cofem.operators.action import FusedGram
 from cofem.operators.adjoints import SameAxes
 from cofem.operators.agreed import (
@@ -37,9 +38,6 @@ from cofem.operators.spectral_atoms import SpectralAtoms, atoms_of_product, scal
 
 if TYPE_CHECKING:
     import scipy.sparse
-
-# Length of vectors from which on memory counts more than time: weights of steps are not kept.
-_LARGE = 2**20
 
 
 class Scaled(SameAxes):
@@ -216,7 +214,7 @@ class Product(Operator):
         return x
 
     def _gradient_step(self, x: Array, gain: float, shift: Array | None) -> Array:
-        if self._fused_gram is None or x.shape[-1] >= _LARGE or not self._fused_gram.pays(x):
+        if self._fused_gram is None or x.shape[-1] >= LONG_VECTOR or not self._fused_gram.pays(x):
             return super()._gradient_step(x, gain, shift)
         out = self._fused_gram.away(x, gain)
         if shift is not None:

@@ -25,6 +25,7 @@ from cofem._arrays import (
     squared_modulus,
     to_numpy,
 )
+from cofem._blocks import LONG_VECTOR
 from cofem.operators.action import Weights
 from cofem.operators.base import Operator
 from cofem.operators.circulant import CirculantGram
@@ -34,8 +35,6 @@ from cofem.operators.filters import FilterBank
 # Length of a scattered vector from which one assignment per vector beats one for the whole batch, which
 # jumps between the vectors and so out of the cache.
 _LONG_ENOUGH_TO_SCATTER_ALONE = 1024
-# Length of vectors from which on memory counts more than time.
-_LARGE = 2**20
 
 
 class Mask(Operator):
@@ -164,7 +163,7 @@ class Mask(Operator):
     _picked_again = _take_rows
 
     def _gram(self, x: Array) -> Array:
-        if self._unique and isinstance(x, np.ndarray) and self.shape[1] >= _LARGE:
+        if self._unique and isinstance(x, np.ndarray) and self.shape[1] >= LONG_VECTOR:
             out = np.zeros_like(x)  # no array of weights to be kept
             out[..., self.indices] = x[..., self.indices]
             return out
