@@ -61,7 +61,7 @@ def test_gram_of_a_large_mask_is_that_of_a_small_one(monkeypatch: pytest.MonkeyP
     x = np.random.default_rng(0).standard_normal((3, 8))
     for at in ([1, 4, 6], [6, 1]):
         small = Mask(at, 8).gram(x)
-        monkeypatch.setattr(sampling, "_LARGE", 1)
+        monkeypatch.setattr(sampling, "LONG_VECTOR", 1)
         np.testing.assert_array_equal(Mask(at, 8).gram(x), small)
         monkeypatch.undo()
 
