@@ -249,9 +249,10 @@ class Killer:
             threading.Timer(self.rng.uniform(0, 0.1), os.kill, (pid, signal.SIGKILL)).start()
 
 
-def test_workers_that_are_killed_change_nothing(client: Client) -> None:
+@pytest.mark.parametrize("kills", [3, pytest.param(10, marks=pytest.mark.nightly)])
+def test_workers_that_are_killed_change_nothing(client: Client, kills: int) -> None:
     wanted = fitted(by_columns(None), tol=0, max_iter=12)
-    Phi, killer = by_columns(client, retries=20), Killer(client, 10)
+    Phi, killer = by_columns(client, retries=2 * kills), Killer(client, kills)
     found = fitted(Phi, tol=0, max_iter=12, callback=killer)
     assert killer.left == 0
     assert Phi.traffic.lost > 0
