@@ -15,9 +15,9 @@ test: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	# Three workers share two cores, since some tests wait for processes of their own; threads of BLAS in each would
+	# Four workers share two cores, since some tests wait for processes of their own; threads of BLAS in each would
 	# only wait for each other.
-	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 3 --dist worksteal
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 4 --dist worksteal
 
 # The same with PyTorch, pandas, PySINDy and MNE, whose tests `make test` skips where they are missing; none may be skipped.
 test-all: $(VENV)/.installed-test
@@ -38,7 +38,7 @@ docs: $(VENV)/.installed-docs
 nightly: $(VENV)/.installed-test
 	$(INSTALL) --editable ".[test,test-all]"
 	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 COFEM_PROFILE=nightly COFEM_REQUIRE_ALL=1 \
-		$(BIN)/pytest -q -n 3 --dist worksteal --cov --cov-report=term
+		$(BIN)/pytest -q -n 4 --dist worksteal --cov --cov-report=term
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/adversary.py 2000
 	$(BIN)/python tests/mutations.py
 	$(MAKE) release-check
