@@ -331,7 +331,7 @@ MUTATIONS = (
     Mutation(
         "message passing: no sum of what moves by one factor",
         "linalg/message_passing.py",
-        "if older is not None:",
+        "if before_last is not None:",
         "if False:",
         ("test_message_passing.py::test_one_direction_that_does_not_fade_is_summed_up",),
     ),

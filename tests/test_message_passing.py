@@ -89,7 +89,7 @@ def test_the_fixed_point_is_exact_whatever_the_precisions_of_the_messages(kind, 
 class Linear:
     """Sweeps that have a known fixed point, and move towards it by these factors."""
 
-    weight = None
+    scale = 1.0
 
     def __init__(self, eigenvalues, rng):
         basis, _ = np.linalg.qr(rng.standard_normal((len(eigenvalues),) * 2))
@@ -104,6 +104,9 @@ class Linear:
 
     def resumed(self, before):
         return None
+
+    def move(self, new, old):
+        return new[0] - old[0]
 
     def dual(self, messages):
         return None

@@ -171,6 +171,29 @@ def add_product(out: Array, factor: float, a: Array, b: Array) -> Array:
     return out
 
 
+def affine_product(factor: float, a: Array, offset: float, b: Array) -> Array:
+    """Return ``(factor * a + offset) * b`` for a of shape (n,), without a temporary of that length.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> affine_product(2.0, np.array([0.5, 1.0]), -1.0, np.ones((1, 2))).tolist()
+    [[0.0, 1.0]]
+    """
+    if not isinstance(b, np.ndarray) or b.shape[-1] <= CACHE_BLOCK:
+        weight = factor * a
+        weight += offset
+        return weight * b
+    out = np.empty_like(b)
+    scratch = np.empty(CACHE_BLOCK, dtype=a.dtype)
+    for places in blocks(b.shape[-1], CACHE_BLOCK):
+        part = a[places]
+        weight = np.multiply(factor, part, out=scratch[: part.shape[0]])
+        weight += offset
+        np.multiply(weight, b[..., places], out=out[..., places])
+    return out
+
+
 def by_parts(apply: Callable[[Array], Array], x: Array) -> Array:
     """Apply a real linear map to ``x``; if ``x`` is complex, to its two parts stacked as one batch.
 

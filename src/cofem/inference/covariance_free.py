@@ -270,7 +270,6 @@ class CoFEM(ExpectationMaximisation):
             known = {"diagonal": carry.diagonal, "quiet": carry.quiet, "trusted": carry.trusted}
             found = replace(found, carry=found.carry._replace(gave_up=True, tau=None, misled=False, **known))
             return found, info, f"message passing was off by {moved:.2g} (tol={limit:.2g})"
-        found = replace(found, previous_alpha=state.previous_alpha)
         # NaN stands for what was not looked at.
         figures = {name: x for name, x in more.figures.items() if isinstance(x, str) or not np.isnan(x)}
         info = replace(
@@ -280,11 +279,14 @@ class CoFEM(ExpectationMaximisation):
             trouble=info.trouble or more.trouble,
             cg_iterations=max(info.cg_iterations, more.cg_iterations),
         )
-        if found.carry.misled:
-            return found, info, "the variances turned out to be wrong"
+        unmet = "" if found.carry.trusted else "the variances are in doubt"
         if moved > limit:
-            return found, info, f"the mean was off by {moved:.2g} (tol={limit:.2g})"
-        return found, info, "" if found.carry.trusted else "the variances are in doubt"
+            unmet = f"the mean was off by {moved:.2g} (tol={limit:.2g})"
+        if found.carry.misled:
+            unmet = "the variances turned out to be wrong"
+        if not unmet:  # what only further steps would need, long vectors
+            return replace(found, carry=found.carry._replace(data=None)), info, ""
+        return replace(found, previous_alpha=state.previous_alpha), info, unmet
 
     def _moments(
         self, problem: Problem, context: PosteriorContext, solver: Solver, rng: np.random.Generator
@@ -354,6 +356,7 @@ class CoFEM(ExpectationMaximisation):
             return state, Info(trouble=BROKEN)
         mean = namespace(solution.x).reshape(solution.x, state.mean.shape)
         state, trouble = replace(state, mean=mean), _trouble(solution.cg)
+        solver.exchange = solver.last_exchange()
         state, notes = self._check_support(problem, state, solver, rng)
         if trouble and ended is StatusCode.CONVERGED:  # a mean that was not solved for has not converged
             why = f"the last mean: {trouble}"

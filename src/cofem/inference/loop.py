@@ -147,6 +147,13 @@ def run(
                     f"step {record.iteration + 1} failed and was undone: {step.info.message}",
                 )
                 break
+            if step.judgement.settled and not stage.rough:
+                record = replace(record, state=step.state)  # the one before need not stay in memory
+                step = _confirmed(step, method, watch.rng)
+                if step.info.end is StatusCode.FAILED:
+                    why = f"step {record.iteration + 1} could not be confirmed: {step.info.message}"
+                    status = Status(StatusCode.FAILED, why)
+                    break
             record, status = _note(step, method, stage, watch, record)
             problem = step.next_problem
         if status.code is not StatusCode.FAILED and problem.prior.relaxation != 1:
@@ -219,8 +226,7 @@ def _next_step(
                 judgement = judge(
                     problem, method, (old, new), stage.tol, record.before, stage.rough, stage.loose
                 )
-            step = _with_noise(problem, new, judgement, stage, info)
-            return _confirmed(step, method, rng) if step.judgement.settled and not stage.rough else step
+            return _with_noise(problem, new, judgement, stage, info)
     except TimeoutError:  # the caller's own, as from a signal
         raise
     except Exception as error:
@@ -229,9 +235,14 @@ def _next_step(
 
 
 def _confirmed(step: _Step, method: Method, rng: np.random.Generator) -> _Step:
-    """Let the method look once more at a state that has settled."""
-    judgement = step.judgement
-    state, info, unmet = method.confirm(step.problem, step.state, step.info, judgement.limit, rng)
+    """Let the method look once more at a state that has settled; `Info.end` tells what goes wrong."""
+    judgement, state, unmet = step.judgement, step.state, ""
+    try:
+        state, info, unmet = method.confirm(step.problem, state, step.info, judgement.limit, rng)
+    except TimeoutError:  # the caller's own, as from a signal
+        raise
+    except Exception as error:
+        info = Info(end=StatusCode.FAILED, message=f"{type(error).__name__}: {error}")
     if info.end is not StatusCode.FAILED and not _is_finite(state):
         info = replace(info, end=StatusCode.FAILED, message=NOT_FINITE)
     judgement = judgement._replace(unmet=unmet)

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from cofem._arrays import Array, as_rows, namespace
+from cofem._arrays import Array, as_rows, namespace, reciprocal
 from cofem._packing import packable
 from cofem.inference.base import State
 from cofem.inference.problem import Problem
 from cofem.linalg.build import FADE, build_system, remember_steps
 from cofem.linalg.cg import CGResult
+from cofem.linalg.diagonals.self_consistent import omega_of
 from cofem.linalg.direct import DirectSystem, is_small
 from cofem.linalg.message_passing import (
     EARLY,
@@ -135,6 +136,11 @@ class Solver:
         swept = self._swept(target, exchange, before)
         self.exchange, self.gave_up = (exchange, False) if swept else (None, True)
         return swept
+
+    def last_exchange(self) -> Exchange | None:
+        """Return the precisions of the messages where message passing found the last mean, else None."""
+        tau, alpha = self.carry.tau, self.alpha
+        return None if tau is None else Exchange(tau, omega_of(alpha, reciprocal(alpha + tau)))
 
     def _swept(self, target: Target, exchange: Exchange, before: Before | None = None) -> Swept | None:
         orthonormal = self.phi.facts.row_gram is not None

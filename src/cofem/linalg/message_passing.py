@@ -24,12 +24,13 @@ by conjugate gradients at the end of a fit the latter (`CoFEM.confirm`).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from cofem._arrays import Array, inner, namespace, norm, number_like, reciprocal
-from cofem._blocks import CACHE_BLOCK, blocks
+from cofem._arrays import Array, affine_product, inner, namespace, norm, number_like, reciprocal
+from cofem._blocks import CACHE_BLOCK, LONG_VECTOR, blocks
 from cofem.operators.dictionary import Dictionary
 
 #: Sweeps end once what is left to go is at most this share of what they moved since the update of alpha. With
@@ -136,8 +137,8 @@ class Target(NamedTuple):
 class Sweeps(Protocol):
     """A kind of sweeps."""
 
-    #: How far the first of the messages moves the solutions, shape (D,); None for one.
-    weight: Array | None
+    #: What moves are multiplied by.
+    scale: float
     #: What may be left to go after the first updates of alpha, as a share of the way since the last.
     late_share: float
 
@@ -149,6 +150,9 @@ class Sweeps(Protocol):
 
     def solution(self, messages: Messages) -> Array:
         """Return the solutions that messages stand for, shape (B, D)."""
+
+    def move(self, new: Messages, old: Messages) -> Array:
+        """Return by how much the solutions moved from one sweep to the next, over `scale`, shape (B, D)."""
 
     def dual(self, messages: Messages) -> Array | None:
         """Return ``C^-1 y``, where it is known."""
@@ -162,7 +166,8 @@ class OrthonormalSweeps:
     target : Target
         The systems; its dictionary has ``facts.row_gram``.
     exchange : Exchange
-        Precisions of the messages, which are one array of shape (B, D): ``m = tau r`` of the equations above.
+        Precisions of the messages, which are one array of shape (B, D): ``tau r`` of the equations above,
+        plus the probes, or over `scale` where there are none.
 
     Examples
     --------
@@ -189,37 +194,54 @@ class OrthonormalSweeps:
         c, b, data = target.phi.facts.row_gram, target.b, target.data
         assert c is not None
         self.weight = reciprocal(target.alpha + tau) if weight is None else weight
-        # With m = tau r and U = tau u: U = pull m + push, the next m is U + gain Phi^H (tau y - Phi U).
-        back = tau / omega
-        self.pull = tau * (1 + back) * self.weight
-        self.push = None if b is None else b * self.pull
-        self.pull -= back
+        # With m = tau r + b and U = tau u: U = pull m + back b, pull = tau (1 + back) weight - back, and the
+        # next m is U + gain Phi^H (tau y - Phi U) + b.
+        self.back = tau / omega
         self.gain = (1 + omega / tau) / (omega * target.noise_var + c)
         if data is None and target.y is not None:
             data = target.phi.adjoint(target.y)
-        self.data = None if data is None else (self.gain * tau) * data
+        # Pull takes memory that long vectors are short of.
+        is_long = target.alpha.shape[0] >= LONG_VECTOR
+        self.pull = None if is_long else tau * (1 + self.back) * self.weight
+        if self.pull is not None:
+            self.pull -= self.back
+        # For the same reason data are not copied: all is in units of what they would be multiplied by.
+        unit = self.gain * tau
+        self.scale = unit if b is None else 1.0
+        self.shift = data if b is None else b if data is None else unit * data + b
 
     def resumed(self, before: Before) -> Messages | None:
         """Return ``r = mean (alpha + tau) / tau`` of then, times tau: there is no need to keep it."""
-        if before.tau is None:
+        if before.tau is None or self.target.b is not None:
             return None
-        pull = self.tau / before.tau * before.alpha
-        pull += self.tau
-        return (pull * before.mean,)
+        unit = self.tau / self.scale
+        return (affine_product(unit / before.tau, before.alpha, unit, before.mean),)
 
     def advance(self, messages: Messages | None) -> Messages:
         """Sweep once; None to begin."""
-        if messages is None and self.push is None:
-            return (self.data,)
-        u = self.push if messages is None else self.pull * messages[0]
-        if messages is not None and self.push is not None:
-            u += self.push
-        return (self.target.phi.gradient_step(u, self.gain, self.data),)
+        b, phi, back = self.target.b, self.target.phi, self.back
+        if messages is None and b is None:
+            return (self.shift,)
+        m = b if messages is None else messages[0]
+        if self.pull is None:
+            u = affine_product(self.tau * (1 + back), self.weight, -back, m)
+        else:
+            u = self.pull * m
+        if b is not None:
+            u += back * b
+        return (phi.gradient_step(u, self.gain, self.shift, overwrite_x=True),)
 
     def solution(self, messages: Messages) -> Array:
-        """Return ``(m + b) / (alpha + tau)``."""
-        b = self.target.b
-        return self.weight * (messages[0] if b is None else messages[0] + b)
+        """Return ``m / (alpha + tau)``."""
+        x = self.weight * messages[0]
+        x *= self.scale
+        return x
+
+    def move(self, new: Messages, old: Messages) -> Array:
+        """Return the move of the messages, over ``alpha + tau``."""
+        move = new[0] - old[0]
+        move *= self.weight
+        return move
 
     def dual(self, messages: Messages) -> None:
         """Return None: it is not known."""
@@ -250,7 +272,7 @@ class GaussianSweeps:
     True
     """
 
-    weight = None
+    scale = 1.0
     #: Of 160 fits near the limit 131 found the signal, and 132 with `SHARE`; with 0.3 in 129.
     late_share = LATE_SHARE
 
@@ -291,6 +313,10 @@ class GaussianSweeps:
         """Return the first of the messages."""
         return messages[0]
 
+    def move(self, new: Messages, old: Messages) -> Array:
+        """Return the move of the first of the messages."""
+        return new[0] - old[0]
+
     def dual(self, messages: Messages) -> Array:
         """Return the second of the messages."""
         return messages[1]
@@ -320,16 +346,18 @@ def settle(sweeps: Sweeps, before: Before | None, share: float = SHARE) -> Swept
     share : float
         What may be left to go, as a share of the way from the start.
     """
-    weight, start = sweeps.weight, None if before is None else before.mean
+    start = None if before is None else before.mean
     messages = None if before is None else sweeps.resumed(before)
-    # The messages two sweeps ago, kept while sweeps are slow; the last move, and all that were seen.
-    older, size, path = None, np.inf, np.inf if messages is None else _moved_by_alpha(sweeps, start, messages)
+    # The last move, kept while sweeps are slow, its length and that of all.
+    before_last, size = None, np.inf
+    path = np.inf if messages is None else _distance(sweeps.solution(messages), start)
     for count in range(1, MOST_SWEEPS + 1):
         new = sweeps.advance(messages)
         if messages is None:
             messages = new
             continue
-        last, size = size, _product_of_moves(weight, (new[0], messages[0])) ** 0.5
+        move = sweeps.move(new, messages)
+        last, size = size, sweeps.scale * norm(move)
         if not np.isfinite(size):
             return None
         rate = size / last if last > 0 else 0.0
@@ -338,36 +366,35 @@ def settle(sweeps: Sweeps, before: Before | None, share: float = SHARE) -> Swept
         path += size
         if left <= share * path and np.isfinite(last):  # no more than the path: no need to look
             x = sweeps.solution(new)
-            if left <= share * (norm(x) if start is None else _product_of_moves(None, (x, start)) ** 0.5):
+            if left <= share * _distance(x, start):
                 return Swept(x, sweeps.dual(new), count)
             del x
-        if older is not None:
-            factor = _product_of_moves(weight, (new[0], messages[0]), (messages[0], older)) / last**2
+        if before_last is not None:
+            factor = inner(move, before_last) * (sweeps.scale / last) ** 2
             if abs(factor) > ALIKE * rate and abs(1 - factor) > NEARLY_ONE:
-                ahead = factor / (1 - factor)
-                messages = tuple(part + ahead * (part - old) for part, old in zip(new, messages, strict=True))
-                older, size = None, np.inf
+                before_last, size = None, np.inf
+                del move  # a long vector
+                messages = tuple(map(partial(_summed_up, factor), new, messages))
                 continue
-        older = messages[0] if rate > SLOW else None
-        messages = new
+        before_last, messages = move if rate > SLOW else None, new
+        del move, new  # long vectors
     return None
 
 
-def _moved_by_alpha(sweeps: Sweeps, start: Array | None, messages: Messages) -> float:
-    """Return how far the solutions that the old messages stand for moved with alpha."""
-    x = sweeps.solution(messages)
-    return norm(x) if start is None else _product_of_moves(None, (x, start)) ** 0.5
+def _summed_up(factor: float, new: Array, old: Array) -> Array:
+    """Return where moves lead of which every one is the last times a factor."""
+    ahead = new - old
+    ahead *= factor / (1 - factor)
+    ahead += new
+    return ahead
 
 
-def _product_of_moves(
-    weight: Array | None, move: tuple[Array, Array], other: tuple[Array, Array] | None = None
-) -> float:
-    """Return the inner product of two weighted differences, or of one with itself, in short blocks."""
+def _distance(x: Array, start: Array | None) -> float:
+    """Return the norm of the difference, in short blocks; None for zeros."""
+    if start is None:
+        return norm(x)
     total = 0.0
-    for places in blocks(move[0].shape[-1], CACHE_BLOCK):
-        parts = [pair[0][:, places] - pair[1][:, places] for pair in (move, other) if pair is not None]
-        if weight is not None:
-            for part in parts:
-                part *= weight[places]
-        total += inner(parts[0], parts[-1])
-    return total
+    for places in blocks(x.shape[-1], CACHE_BLOCK):
+        part = x[:, places] - start[:, places]
+        total += inner(part, part)
+    return total**0.5

@@ -28,8 +28,8 @@ class FusedGram(Protocol):
     def __call__(self, x: Array) -> Array:
         """Return the Gram operator applied to every vector along the last axis."""
 
-    def away(self, x: Array, gain: float) -> Array:
-        """Return ``x`` less `gain` times that."""
+    def away(self, x: Array, gain: float, overwrite_x: bool = False) -> Array:
+        """Return ``x`` less `gain` times that; the contents of ``x`` may be destroyed if so told."""
 
 
 class Action(ABC):
@@ -195,7 +195,9 @@ class Action(ABC):
         """
         return self._gram(self._checked(x, self.shape[1], "x"))
 
-    def gradient_step(self, x: Array, gain: float, shift: Array | None = None) -> Array:
+    def gradient_step(
+        self, x: Array, gain: float, shift: Array | None = None, overwrite_x: bool = False
+    ) -> Array:
         """Return ``x - gain Phi^H Phi x + shift`` for every vector along the last axis.
 
         With ``shift = gain Phi^H y`` this is a step of gradient descent on ``|y - Phi x|^2 / 2``.
@@ -208,6 +210,8 @@ class Action(ABC):
             Length of the step.
         shift : array of shape (..., D), optional
             What is added; zeros by default.
+        overwrite_x : bool
+            If True, the contents of ``x`` may be destroyed, which saves memory.
 
         Returns
         -------
@@ -220,9 +224,9 @@ class Action(ABC):
         >>> Dense([[1.0, 2.0], [0.0, 1.0]]).gradient_step(np.ones(2), 0.1, np.ones(2))
         array([1.7, 1.3])
         """
-        return self._gradient_step(self._checked(x, self.shape[1], "x"), gain, shift)
+        return self._gradient_step(self._checked(x, self.shape[1], "x"), gain, shift, overwrite_x)
 
-    def _gradient_step(self, x: Array, gain: float, shift: Array | None) -> Array:
+    def _gradient_step(self, x: Array, gain: float, shift: Array | None, overwrite_x: bool) -> Array:
         out = self._gram(x)
         out *= -gain
         out += x

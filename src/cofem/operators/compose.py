@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cofem._arrays import Array, conj, namespace, on_device_of, take, to_numpy
-from cofem._blocks import LONG_VECTOR
 from cofem.operators.action import FusedGram
 from cofem.operators.adjoints import SameAxes
 from cofem.operators.agreed import (
@@ -134,10 +133,10 @@ class Scaled(SameAxes):
         # A complex scalar times its conjugate stays of complex type, as the result must.
         return (self.scalar.conjugate() * self.scalar) * self.operator._gram(x)
 
-    def _gradient_step(self, x: Array, gain: float, shift: Array | None) -> Array:
+    def _gradient_step(self, x: Array, gain: float, shift: Array | None, overwrite_x: bool) -> Array:
         if isinstance(self.scalar, complex):  # its result must be of complex type
-            return super()._gradient_step(x, gain, shift)
-        return self.operator._gradient_step(x, self.scalar**2 * gain, shift)
+            return super()._gradient_step(x, gain, shift, overwrite_x)
+        return self.operator._gradient_step(x, self.scalar**2 * gain, shift, overwrite_x)
 
     def _spectral_norm(self) -> float:
         return abs(self.scalar) * self.operator.norm
@@ -213,10 +212,10 @@ class Product(Operator):
             x = factor._adjoint_overwriting(x)
         return x
 
-    def _gradient_step(self, x: Array, gain: float, shift: Array | None) -> Array:
-        if self._fused_gram is None or x.shape[-1] >= LONG_VECTOR or not self._fused_gram.pays(x):
-            return super()._gradient_step(x, gain, shift)
-        out = self._fused_gram.away(x, gain)
+    def _gradient_step(self, x: Array, gain: float, shift: Array | None, overwrite_x: bool) -> Array:
+        if self._fused_gram is None or not self._fused_gram.pays(x):
+            return super()._gradient_step(x, gain, shift, overwrite_x)
+        out = self._fused_gram.away(x, gain, overwrite_x)
         if shift is not None:
             out += shift
         return out

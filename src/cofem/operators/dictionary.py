@@ -138,7 +138,9 @@ class Dictionary(Operator):
         """
         return self._counted(self.operator.gram, x, self.shape[1], 2)
 
-    def gradient_step(self, x: Array, gain: float, shift: Array | None = None) -> Array:
+    def gradient_step(
+        self, x: Array, gain: float, shift: Array | None = None, overwrite_x: bool = False
+    ) -> Array:
         """Return ``x - gain Phi^H Phi x + shift`` for x of shape (..., D), counted as two products.
 
         Examples
@@ -149,7 +151,11 @@ class Dictionary(Operator):
         >>> phi.gradient_step(np.ones(2), 0.5), phi.applications
         (array([-0.5, -2. ]), 1.0)
         """
-        return self._counted(lambda x: self.operator.gradient_step(x, gain, shift), x, self.shape[1], 2)
+
+        def step(x: Array) -> Array:
+            return self.operator.gradient_step(x, gain, shift, overwrite_x)
+
+        return self._counted(step, x, self.shape[1], 2)
 
     def dual_gram(self, v: Array, weights: Array | None = None) -> Array:
         """Return ``Phi diag(weights) Phi^H v`` for v of shape (..., N), counted as two products.

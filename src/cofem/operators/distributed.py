@@ -400,7 +400,7 @@ class _WeightedGram:
         weights = self.weights(given.real.dtype.name).like(given)
         return operator._sum("weighted_gram", given, operator._pieces(conj(weights)), dtype)
 
-    def away(self, x: Array, gain: float) -> Array:
+    def away(self, x: Array, gain: float, overwrite_x: bool = False) -> Array:
         """Return ``x`` less `gain` times the product."""
         return x - gain * self(x)
 

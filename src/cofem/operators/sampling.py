@@ -151,6 +151,8 @@ class Mask(Operator):
         if precision not in self._multiplicities:
             multiplicity = np.zeros(self.shape[1], dtype=precision)
             multiplicity[self._picked] = self._counts
+            if self.shape[1] >= LONG_VECTOR:  # who needs it brings it into an order of his own
+                return DeviceCache(multiplicity)
             self._multiplicities[precision] = DeviceCache(multiplicity)
         return self._multiplicities[precision]
 

@@ -106,6 +106,7 @@ def check_support(
     power = squared_modulus(mean)
     power = power if power.ndim == 1 else xp.max(power, axis=0)
     found = to_numpy(xp.nonzero(power > FOUND**2 * variance)[0])
+    del power  # a long vector
     if not found.size:
         return SupportCheck(variance)
     phi = context.phi
@@ -221,6 +222,7 @@ def _solve_for(context: PosteriorContext, indices: np.ndarray) -> Array:
         solved = context.solve(_units(context, indices[some]))
         solved = namespace(solved).real(solved) if is_complex(solved) else solved
         found += [solved[i, j] for i, j in enumerate(indices[some].tolist())]
+        del solved  # before the next one is made
     return namespace(context.like).stack(found)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import scipy.fft
 
 from cofem._arrays import Array, DeviceCache, namespace, number_like, precision_of, take
+from cofem._blocks import LONG_VECTOR
 from cofem.operators.transforms import array_library, half_lines, host_lines, long_lines
 
 Shape = tuple[int, ...]
@@ -202,7 +203,8 @@ def from_spectrum(spectra: Array, shape: Shape, real: bool) -> Array:
 class WeightedDCT:
     """The map ``x -> dct(weights * idct(x))`` of vectors, without putting the signal in order in between.
 
-    Weights are put in the order of the signal once for each layout, and kept.
+    Weights are put in the order of the signal once for each layout, and kept; those of `away` as well, unless
+    vectors are long.
 
     Parameters
     ----------
@@ -228,12 +230,13 @@ class WeightedDCT:
 
     def __call__(self, x: Array) -> Array:
         """Return the result for every vector along the last axis."""
-        return self._apply(x, None)
+        apply, weights, _ = self._way(x)
+        return apply(weights, x)
 
-    def away(self, x: Array, gain: float) -> Array:
+    def away(self, x: Array, gain: float, overwrite_x: bool = False) -> Array:
         """Return ``x`` less `gain` times the result: the same with other weights, since there and back is x.
 
-        Those of the last gain are kept.
+        The contents of ``x`` may be destroyed if so told.
 
         Examples
         --------
@@ -242,13 +245,23 @@ class WeightedDCT:
         >>> double.away(np.arange(4.0), 0.25).round(12) + 0.0
         array([0. , 0.5, 1. , 1.5])
         """
-        return self._apply(x, gain)
+        apply, weights, key = self._way(x)
+        is_long = x.shape[-1] >= LONG_VECTOR
+        if is_long and apply is long_lines.dct_around_long:
+            return long_lines.dct_around_long(weights, x, gain, overwrite_x)
+        last, known = self._last_away.get(key, (None, weights))
+        if last != gain:
+            known = 1 - gain * weights
+            if not is_long:
+                self._last_away[key] = gain, known
+        return apply(known, x)
 
-    def _apply(self, x: Array, gain: float | None) -> Array:
+    def _way(self, x: Array) -> tuple[Callable[..., Array], Array, Any]:
+        """Return who works on ``x``, the weights in the order for it, and what that order is known by."""
         precision = precision_of(x)
         key: Any = precision
         fold: Callable[[Any], Any]
-        apply: Callable[[Any, Any], Any]
+        apply: Callable[..., Any]
         if half_lines.pays_around(x):
             fold, apply = half_lines.reordered, half_lines.dct_around_by_half
         elif long_lines.pays_around(x):
@@ -258,14 +271,7 @@ class WeightedDCT:
             fold, apply = lambda weights: array_library.folded(weights, x), array_library.dct_around
         if key not in self._folded:
             self._folded[key] = fold(self._weights(precision).like(x))
-        weights = self._folded[key]
-        if gain is None:
-            return apply(weights, x)
-        last, known = self._last_away.get(key, (None, weights))
-        if last != gain:
-            known = 1 - gain * weights
-            self._last_away[key] = gain, known
-        return apply(known, x)
+        return apply, self._folded[key], key
 
 
 def _arrays_of(x: np.ndarray, shape: Shape) -> np.ndarray:

@@ -40,6 +40,8 @@ _MIN_BATCH = {"float32": 4, "float64": 2}
 # Rows that lie a power of two apart compete for the same few places in the cache; this many numbers more,
 # and they do not.
 _PADDING = 16
+# Parts in which rows go to the signal and back: the space for one of them is all that they need.
+_PARTS = 4
 
 
 def dct_long(x: np.ndarray, overwrite_x: bool = False) -> np.ndarray:
@@ -127,7 +129,9 @@ def idct_long(x: np.ndarray, overwrite_x: bool = False) -> np.ndarray:
     return result
 
 
-def dct_around_long(weights: np.ndarray, x: np.ndarray) -> np.ndarray:
+def dct_around_long(
+    weights: np.ndarray, x: np.ndarray, gain: float | None = None, overwrite_x: bool = False
+) -> np.ndarray:
     """Return ``dct(weights * idct(x))`` of one line without putting the signal into its order in between.
 
     Parameters
@@ -136,6 +140,10 @@ def dct_around_long(weights: np.ndarray, x: np.ndarray) -> np.ndarray:
         A number for each sample, from `folded_long`.
     x : ndarray of n numbers, of shape (..., n)
         Coefficients, a real line.
+    gain : float, optional
+        Return ``x`` less this times the result instead.
+    overwrite_x : bool
+        If True, the contents of ``x`` may be destroyed, which saves memory.
 
     Examples
     --------
@@ -144,17 +152,17 @@ def dct_around_long(weights: np.ndarray, x: np.ndarray) -> np.ndarray:
     >>> np.allclose(dct_around_long(folded_long(np.ones(2**16)), x), x)
     True
     """
-    tables, line = _tables_for(x), x.reshape(-1)
+    tables, (line, result) = _tables_for(x), _input_and_result(x.reshape(-1), overwrite_x)
     workers = fft_workers(tables.twiddle.shape)
     spectrum = np.empty_like(tables.twiddle)
     _fill(spectrum, line, tables)
     spectrum = _down_columns(spectrum, workers)
-    spectrum *= tables.twiddle
-    for rows in blocks(tables.n2, tables.n2 // 2 + _PADDING):
-        spectrum[rows] = _around(weights[rows], spectrum[rows], workers)
-    spectrum *= tables.twiddle
+    for rows in blocks(tables.n2, tables.n2 // _PARTS + _PADDING):
+        part, twiddle = spectrum[rows], tables.twiddle[rows]
+        part *= twiddle
+        _around(weights[rows] if gain is None else 1 - gain * weights[rows], part, workers)
+        part *= twiddle
     spectrum = _down_columns(spectrum, workers)
-    result = np.empty_like(line)
     _read(spectrum, result, tables)
     return result.reshape(x.shape)
 
@@ -300,16 +308,17 @@ def _down_columns(spectrum: np.ndarray, workers: int) -> np.ndarray:
     return ducc.c2c(spectrum, (0,), True, 0, spectrum, workers)
 
 
-def _around(weights: np.ndarray, spectrum: np.ndarray, workers: int) -> np.ndarray:
-    """Go from rows of W to those of the signal, to their products with weights and back."""
+def _around(weights: np.ndarray, spectrum: np.ndarray, workers: int) -> None:
+    """Go from rows of W to those of the signal, to their products with weights and back, in place."""
     ducc, n1 = ducc_fft(), weights.shape[1]
     if ducc is None:
         signal = scipy.fft.hfft(spectrum, n1, axis=1, workers=workers)
         signal *= weights
-        return scipy.fft.rfft(signal, axis=1, overwrite_x=True, workers=workers)
-    signal = ducc.c2r(spectrum, (1,), n1, True, 0, None, workers)
-    signal *= weights
-    return ducc.r2c(signal, (1,), True, 0, None, workers)
+        spectrum[...] = scipy.fft.rfft(signal, axis=1, overwrite_x=True, workers=workers)
+    else:
+        signal = ducc.c2r(spectrum, (1,), n1, True, 0, None, workers)
+        signal *= weights
+        ducc.r2c(signal, (1,), True, 0, spectrum, workers)
 
 
 def _read_only(x: np.ndarray) -> np.ndarray:
