@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import scipy.fft
 
-from cofem.operators import DCT, Mask
-from cofem.operators.transforms import host_lines, long_lines
+from cofem.operators import DCT, Mask, sampling
+from cofem.operators.transforms import dispatch, host_lines, long_lines
 from cofem.operators.transforms.long_lines import (
     dct_around_long,
     dct_long,
@@ -263,3 +263,24 @@ def test_memory_stays_within_a_few_vectors() -> None:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < 3.2 * x.nbytes
+
+
+@pytest.mark.parametrize("n_vectors", [1, 2, 5])
+@pytest.mark.parametrize("is_long", [False, True])
+def test_steps_down_the_gradient_of_masked_cosines(monkeypatch, is_long, n_vectors):
+    """Long vectors keep no weights for them; few vectors go one after the other."""
+    n = 2**17
+    rng = np.random.default_rng(0)
+    Phi = 2.0 * (Mask(np.sort(rng.choice(n, n // 3, replace=False)), n) @ DCT(n).T)
+    x, shift = rng.standard_normal((2, n_vectors, n)).astype(np.float32)
+    wanted = x - 0.1 * Phi.adjoint(Phi.forward(x)) + shift
+    if is_long:
+        monkeypatch.setattr(dispatch, "LONG_VECTOR", n)
+        monkeypatch.setattr(sampling, "LONG_VECTOR", n)
+    for _ in range(2):
+        np.testing.assert_allclose(Phi.gradient_step(x, 0.1, shift), wanted, atol=1e-5)
+    np.testing.assert_allclose(Phi.gram(x), (x + shift - wanted) / 0.1, atol=1e-4)
+    given = x.copy()
+    found = Phi.gradient_step(given, 0.1, shift, overwrite_x=True)
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    assert np.shares_memory(found, given) == (n_vectors == 1)

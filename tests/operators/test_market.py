@@ -132,6 +132,7 @@ def test_a_step_down_the_gradient_is_what_it_says(operator: Operator, dense: np.
             if np.iscomplexobj(x) or not operator.is_complex:
                 assert_close(operator.gradient_step(x, gain, shift), wanted + shift, operator)
         assert np.array_equal(x, kept)
+        assert_close(operator.gradient_step(x.copy(), gain, overwrite_x=True), wanted, operator)
 
 
 def test_facts_are_true(operator: Operator, dense: np.ndarray) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cofem._arrays import Array, as_rows, namespace, reciprocal
+from cofem._blocks import blocks
 from cofem._packing import packable
 from cofem.inference.base import State
 from cofem.inference.problem import Problem
@@ -194,9 +195,9 @@ class Solver:
         """Solve for further probes, which are overwritten."""
         method = self.method
         if self.exchange is not None:
-            swept = self._swept(Target(self.phi, self.alpha, self.noise_var, b=b), self.exchange)
+            swept = self._swept_probes(b, self.exchange)
             if swept is not None:
-                return swept.x
+                return swept
         if self.factored or self._factor is not None:
             solution = self.factor().solution(None, b)
         else:
@@ -204,6 +205,18 @@ class Solver:
             solution = self.system.solve(b=b, tol=tol, max_iter=method.cg_iterations)
         self.accounts.append(replace(solution.cg, x=None))
         return solution.x
+
+    def _swept_probes(self, b: Array, exchange: Exchange) -> Array | None:
+        """Find the solutions by message passing; None where that does not settle."""
+        # Transforms of long vectors are faster one by one, products with a matrix all at once.
+        at_once = b.shape[0] if self.phi.facts.row_gram is None else 1
+        found = []
+        for some in blocks(b.shape[0], at_once):
+            swept = self._swept(Target(self.phi, self.alpha, self.noise_var, b=b[some, :]), exchange)
+            if swept is None:
+                return None
+            found.append(swept.x)
+        return found[0] if len(found) == 1 else namespace(b).concat(found)
 
     @property
     def can_factor(self) -> bool:

@@ -44,6 +44,8 @@ MOST_SWEEPS = 30
 #: Rate from which on moves that have nearly one direction (this cosine) are summed up, unless the rate is as
 #: near to one as this.
 SLOW, ALIKE, NEARLY_ONE = 0.6, 0.95, 0.02
+#: All places of a vector.
+ALL = slice(None)
 
 
 class Exchange(NamedTuple):
@@ -148,8 +150,8 @@ class Sweeps(Protocol):
     def advance(self, messages: Messages | None) -> Messages:
         """Sweep once; None to begin."""
 
-    def solution(self, messages: Messages) -> Array:
-        """Return the solutions that messages stand for, shape (B, D)."""
+    def solution(self, messages: Messages, places: slice = ALL) -> Array:
+        """Return the solutions that messages stand for, shape (B, D), or some places of them."""
 
     def move(self, new: Messages, old: Messages) -> Array:
         """Return by how much the solutions moved from one sweep to the next, over `scale`, shape (B, D)."""
@@ -231,9 +233,9 @@ class OrthonormalSweeps:
             u += back * b
         return (phi.gradient_step(u, self.gain, self.shift, overwrite_x=True),)
 
-    def solution(self, messages: Messages) -> Array:
+    def solution(self, messages: Messages, places: slice = ALL) -> Array:
         """Return ``m / (alpha + tau)``."""
-        x = self.weight * messages[0]
+        x = self.weight[places] * messages[0][:, places]
         x *= self.scale
         return x
 
@@ -309,9 +311,9 @@ class GaussianSweeps:
         step *= self.shrink
         return step, new
 
-    def solution(self, messages: Messages) -> Array:
+    def solution(self, messages: Messages, places: slice = ALL) -> Array:
         """Return the first of the messages."""
-        return messages[0]
+        return messages[0][:, places]
 
     def move(self, new: Messages, old: Messages) -> Array:
         """Return the move of the first of the messages."""
@@ -350,7 +352,7 @@ def settle(sweeps: Sweeps, before: Before | None, share: float = SHARE) -> Swept
     messages = None if before is None else sweeps.resumed(before)
     # The last move, kept while sweeps are slow, its length and that of all.
     before_last, size = None, np.inf
-    path = np.inf if messages is None else _distance(sweeps.solution(messages), start)
+    path = np.inf if messages is None or start is None else _moved_by_alpha(sweeps, start, messages)
     for count in range(1, MOST_SWEEPS + 1):
         new = sweeps.advance(messages)
         if messages is None:
@@ -387,6 +389,15 @@ def _summed_up(factor: float, new: Array, old: Array) -> Array:
     ahead *= factor / (1 - factor)
     ahead += new
     return ahead
+
+
+def _moved_by_alpha(sweeps: Sweeps, start: Array, messages: Messages) -> float:
+    """Return how far the solutions that the old messages stand for moved with alpha, in short blocks."""
+    total = 0.0
+    for places in blocks(start.shape[-1], CACHE_BLOCK):
+        part = sweeps.solution(messages, places) - start[:, places]
+        total += inner(part, part)
+    return total**0.5
 
 
 def _distance(x: Array, start: Array | None) -> float:

@@ -13,7 +13,6 @@ from cofem._arrays import (
     namespace,
     on_device_of,
     precision_of,
-    standard_normal,
     to_numpy,
 )
 from cofem.operators.base import Operator
@@ -75,8 +74,7 @@ def check_adjoint(
     for kind in dtypes:
         sample = np.zeros(1, kind)
         sample = sample if like is None else on_device_of(like, sample)
-        x = standard_normal((n_vectors, columns), sample, rng)
-        y = standard_normal((n_vectors, rows), sample, rng)
+        x, y = (_drawn((n_vectors, length), sample, rng) for length in (columns, rows))
         forward = _checked_result(operator, "forward", x, rows)
         adjoint = _checked_result(operator, "adjoint", y, columns)
         left, right = _dot(y, forward), _dot(adjoint, x)
@@ -90,6 +88,14 @@ def check_adjoint(
                 f"{'complex' if kind.kind == 'c' else 'real'} vectors <Phi x, y> = {left[k]:.10g} "
                 f"but <x, Phi^H y> = {right[k]:.10g}"
             )
+
+
+def _drawn(shape: tuple[int, int], like: Array, rng: np.random.Generator) -> Array:
+    """Draw numbers between -1 and 1, which takes a third of the time of normal ones."""
+    numbers = rng.uniform(-1, 1, shape)
+    if is_complex(like):
+        numbers = numbers + 1j * rng.uniform(-1, 1, shape)
+    return namespace(like).astype(on_device_of(like, numbers), like.dtype)
 
 
 def _dot(a: Array, b: Array) -> np.ndarray:

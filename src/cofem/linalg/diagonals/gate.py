@@ -37,7 +37,8 @@ TOLERATED = 0.02
 BEFORE_FALLBACK = 5.0
 #: Error that is pointed out.
 ROUGH = 0.1
-#: Checks in a row that leave doubt, after which a fit may end all the same: more would not resolve it.
+#: Checks in a row that leave doubt, all together, after which the estimates count as wrong; where nothing
+#: better is left, the fit may end all the same, since more would not resolve it.
 ENOUGH_DOUBT = 4
 #: First step that is checked where the mean is found by message passing, unless the fit ends before.
 SWEPT_CHECK = 40
@@ -241,7 +242,8 @@ class Gate(DiagonalEstimator):
             if last_resort or self._current(context, verdict, current.name).name == self.fallback.name:
                 tolerated = max(BEFORE_FALLBACK * tolerated, 0.5 * tolerated / informed)
             verdict = _judged(verdict, error, standard_error, tolerated)
-            if verdict.error > tolerated + 3 * verdict.standard_error and not last_resort:
+            wrong = verdict.error > tolerated + 3 * verdict.standard_error
+            if (wrong or verdict.doubtful >= ENOUGH_DOUBT) and not last_resort:
                 # The check probes are direct estimates themselves: use them for this step.
                 value = context.clip(estimate.value * _mean_of_rows(ratios))
                 misled = True

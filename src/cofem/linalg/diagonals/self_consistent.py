@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from cofem._arrays import Array, average, inner, namespace, number_like, reciprocal, total
+from cofem._arrays import Array, average, inner, namespace, number_like, reciprocal
 from cofem._packing import packable
 from cofem.linalg.diagonals.base import (
     DiagonalEstimate,
@@ -211,7 +211,7 @@ def omega_of(alpha: Array, variance: Array) -> float:
     >>> omega_of(np.full(3, 2.0), np.full(3, 1 / 7))
     2.0
     """
-    return inner(alpha, variance) / total(variance)
+    return inner(alpha, variance) / float(namespace(variance).sum(variance))
 
 
 def solve_tau(alpha: Array, spectrum: Spectrum, beta: float, guess: float | None) -> float:

@@ -226,12 +226,23 @@ class WeightedDCT:
 
     def pays(self, x: Array) -> bool:
         """Tell whether this is faster on ``x`` than one transform after the other."""
-        return not isinstance(x, np.ndarray) or half_lines.pays_around(x) or long_lines.pays_around(x)
+        return not isinstance(x, np.ndarray) or any(
+            half_lines.pays_around(line) or long_lines.pays_around(line) for line in _few_lines(x)[:1]
+        )
 
     def __call__(self, x: Array) -> Array:
         """Return the result for every vector along the last axis."""
+        return self._line_by_line(x, self._around)
+
+    def _around(self, x: Array) -> Array:
         apply, weights, _ = self._way(x)
         return apply(weights, x)
+
+    def _line_by_line(self, x: Array, function: Callable[[Array], Array]) -> Array:
+        lines = _few_lines(x) if isinstance(x, np.ndarray) else []
+        if len(lines) < 2:
+            return function(x)
+        return np.stack([function(line) for line in lines]).reshape(x.shape)
 
     def away(self, x: Array, gain: float, overwrite_x: bool = False) -> Array:
         """Return ``x`` less `gain` times the result: the same with other weights, since there and back is x.
@@ -245,16 +256,18 @@ class WeightedDCT:
         >>> double.away(np.arange(4.0), 0.25).round(12) + 0.0
         array([0. , 0.5, 1. , 1.5])
         """
+        return self._line_by_line(x, lambda line: self._away(line, gain, overwrite_x))
+
+    def _away(self, x: Array, gain: float, overwrite_x: bool) -> Array:
         apply, weights, key = self._way(x)
         is_long = x.shape[-1] >= LONG_VECTOR
-        if is_long and apply is long_lines.dct_around_long:
-            return long_lines.dct_around_long(weights, x, gain, overwrite_x)
         last, known = self._last_away.get(key, (None, weights))
-        if last != gain:
+        if last != gain and not is_long:
             known = 1 - gain * weights
-            if not is_long:
-                self._last_away[key] = gain, known
-        return apply(known, x)
+            self._last_away[key] = gain, known
+        if apply is long_lines.dct_around_long:
+            return long_lines.dct_around_long(known, x, gain if is_long else None, overwrite_x)
+        return apply(1 - gain * weights if is_long else known, x)
 
     def _way(self, x: Array) -> tuple[Callable[..., Array], Array, Any]:
         """Return who works on ``x``, the weights in the order for it, and what that order is known by."""
@@ -272,6 +285,17 @@ class WeightedDCT:
         if key not in self._folded:
             self._folded[key] = fold(self._weights(precision).like(x))
         return apply, self._folded[key], key
+
+
+#: Vectors up to which one after the other is faster than all at once: two take 0.5 to 0.95 of the time, from
+#: 2^12 numbers on in either precision.
+FEW = 3
+
+
+def _few_lines(x: np.ndarray) -> list[np.ndarray]:
+    """Return the vectors, if they are few enough to go one after the other."""
+    lines = x.reshape(-1, x.shape[-1])
+    return list(lines) if len(lines) <= FEW else []
 
 
 def _arrays_of(x: np.ndarray, shape: Shape) -> np.ndarray:
