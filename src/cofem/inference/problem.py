@@ -24,6 +24,7 @@ from cofem._arrays import (
     to_numpy,
     total,
 )
+from cofem.linalg.diagonals.self_consistent import as_gaussian_as
 from cofem.linalg.evidence import log_normal_density
 from cofem.operators import Operator
 from cofem.operators.dictionary import Dictionary
@@ -224,7 +225,8 @@ class Problem:
     def split(self, held_out: np.ndarray, noise_var: float) -> tuple[Problem, Operator, Array]:
         """Return the problem without some rows, those rows of Phi, and their data."""
         rest = np.setdiff1d(np.arange(self.n_rows), held_out)
-        seen = replace(self, phi=self.phi.take_rows(rest), y=take(self.y, rest, axis=-1), noise_var=noise_var)
+        phi = as_gaussian_as(self.phi.take_rows(rest), self.phi)
+        seen = replace(self, phi=phi, y=take(self.y, rest, axis=-1), noise_var=noise_var)
         return seen, self.phi.operator.take_rows(held_out), take(self.y, held_out, axis=-1)
 
     @property
