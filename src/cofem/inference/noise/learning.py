@@ -16,7 +16,13 @@ from cofem._arrays import Array, average, in_precision, inner, on_device_of, siz
 from cofem.inference.base import Method
 from cofem.inference.loop import Ended, Stage
 from cofem.inference.noise.joint import WIDE, joint_method, split_jointly
-from cofem.inference.noise.rules import MOST_SPREAD_EARLY, FromEvidence, FromHeldOut, NoiseRule
+from cofem.inference.noise.rules import (
+    MOST_SPREAD_EARLY,
+    FromEvidence,
+    FromHeldOut,
+    NoiseRule,
+    least_noise,
+)
 from cofem.inference.prediction import MOST_DRAWS, Errors
 from cofem.inference.problem import Problem
 from cofem.inference.record import Outcome
@@ -364,6 +370,8 @@ class HeldOutParts:
                 return with_few_data(Learned(noise_var, STOPPED, stopped=True), problem)
             if not outcome.status.converged:
                 noise_var = max(noise_var, rule(outcome.problem, outcome.state, True))
+            elif noise_var > least_noise(outcome.problem):
+                noise_var = max(rule.at_the_end(outcome.state), least_noise(outcome.problem))
             if noise_var < NOTHING_FOUND * power:
                 break
         return _learned(problem, parts, noise_var, [Part(outcome, noise_var, method).errors])
