@@ -188,14 +188,14 @@ MUTATIONS = (
     Mutation(
         "gate: it never switches",
         "linalg/diagonals/gate.py",
-        "if verdict.error > tolerated + 3 * verdict.standard_error and not last_resort:",
+        "if (wrong or verdict.doubtful >= ENOUGH_DOUBT) and not last_resort:",
         "if verdict.error > 1e9:",
         ("test_diagonals.py::test_gate_leaves_the_fast_estimator_on_a_dictionary_that_breaks_it",),
     ),
     Mutation(
         "gate: it switches at once",
         "linalg/diagonals/gate.py",
-        "if verdict.error > tolerated + 3 * verdict.standard_error and not last_resort:",
+        "if (wrong or verdict.doubtful >= ENOUGH_DOUBT) and not last_resort:",
         "if verdict.error > -1e9:",
         ("test_diagonals.py::test_gate_keeps_the_fast_estimator_on_incoherent_dictionaries",),
     ),
@@ -320,6 +320,20 @@ MUTATIONS = (
         "gave_up=True, tau=None, misled=False, **known",
         "gave_up=True, tau=None, misled=False",
         ("test_message_passing.py::test_a_mean_that_crawls_is_not_called_converged",),
+    ),
+    Mutation(
+        "learned noise: second tries are never given up",
+        "inference/loop.py",
+        "return stage.noise(problem, record.state, True) <= share * stage.promises",
+        "return True",
+        ("test_joint_parts.py::test_a_second_try_that_leads_nowhere_is_given_up",),
+    ),
+    Mutation(
+        "gate: doubt is never enough",
+        "linalg/diagonals/gate.py",
+        "wrong or verdict.doubtful >= ENOUGH_DOUBT",
+        "wrong",
+        ("test_message_passing.py::test_a_check_that_leaves_doubt_is_no_end",),
     ),
     Mutation(
         "learned noise: every part must settle",

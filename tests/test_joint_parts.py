@@ -17,6 +17,7 @@ from cofem.inference.loop import Stage, run
 from cofem.inference.noise.joint import ExactParts, joint_method, split_jointly
 from cofem.inference.problem import Problem
 from cofem.inference.registry import choose_method
+from cofem.inference.stages import Runner
 from cofem.inference.stopping import FAR_RISE
 from cofem.operators import DCT, Dense, Mask, block_diag
 from cofem.operators.dictionary import Dictionary
@@ -252,3 +253,34 @@ def test_noise_stays_noise_if_fewer_data_are_held_out() -> None:
     post = cofem.fit(Phi, y, rng=0)
     assert 1.6 < post.noise_std < 2.5
     assert "with more of them" not in str(post.status)
+
+
+@pytest.mark.parametrize("d", [600, 2048])
+def test_a_second_try_that_leads_nowhere_is_given_up(monkeypatch: pytest.MonkeyPatch, d: int) -> None:
+    """Much noise may be a signal that was missed: it is tried again, but not for long."""
+    rng = np.random.default_rng(1)
+    Phi, z = rng.standard_normal((d // 4, d)), np.zeros(d)
+    z[: d // 50] = 1.0
+    y = Phi @ z + 0.8 * (d // 50) ** 0.5 * rng.standard_normal(d // 4)
+    known = cofem.fit(Phi, y, noise_std=0.8 * (d // 50) ** 0.5, rng=0)
+    tries: dict[str, Any] = {}
+    original = Runner.run
+
+    def noted(self: Runner, problem: Any, method: Any, stage: Any, **options: Any) -> Any:
+        tries[stage.name] = original(self, problem, method, stage, **options)
+        return tries[stage.name]
+
+    monkeypatch.setattr(Runner, "run", noted)
+    post = cofem.fit(Phi, y, rng=0)
+    later = [
+        outcome for name, outcome in tries.items() if "lower" in name or "fewer" in name or "all/1" in name
+    ]
+    assert any("given up after 15 steps" in str(outcome.status) for outcome in later)
+    assert post.history["applications"][-1] < 6 * known.history["applications"][-1]
+
+
+def test_of_several_starts_the_first_counts_if_none_finds_anything() -> None:
+    rng = np.random.default_rng(0)
+    Phi, y = rng.standard_normal((200, 400)), rng.standard_normal(200)
+    post = cofem.fit(Phi, y, rng=0)
+    assert 0.85 < post.noise_std < 1.15

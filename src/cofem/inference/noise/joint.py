@@ -36,7 +36,7 @@ SIGNAL_FOUND = 0.01
 #: Noise variance of a part over that of the one in the middle from which on it has missed its signal.
 MISSED = 2.0
 #: Data in a part from which on that shows; parts of fewer differ as much by chance.
-ENOUGH_IN_A_PART = 10
+ENOUGH_IN_A_PART = 20
 #: Columns for each datum up to which parts may end with the noise, together or one by one.
 WIDE = 16
 
