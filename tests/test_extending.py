@@ -169,7 +169,9 @@ CHILD = """
 """
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "all" else pytest.mark.nightly) for name in NAMES]
+)
 def test_killed_and_resumed_to_the_same_bits(name: str, tmp_path: Path) -> None:
     path, out = tmp_path / "run.npz", tmp_path / "out.npz"
     command = [sys.executable, "-c", textwrap.dedent(CHILD), name, str(path)]
