@@ -19,7 +19,7 @@ from cofem._arrays import Array, average, in_precision, squared_modulus
 from cofem.inference.base import Info, Method, Moments, State
 from cofem.inference.covariance_free import CoFEM
 from cofem.inference.irls import IRLS, exact_moments
-from cofem.inference.noise.rules import MOST_SPREAD, FromHeldOut
+from cofem.inference.noise.rules import FromHeldOut
 from cofem.inference.problem import Problem
 from cofem.inference.registry import is_incoherent
 from cofem.linalg.diagonals.gate import Gate
@@ -33,10 +33,6 @@ ENOUGH_ROWS = 48
 #: on for long at a noise far too small for it (17 s of 18 in a fit of 205 x 1024), and does not count.
 #: Before, it is those that still move that find something.
 SIGNAL_FOUND = 0.01
-#: Noise variance of a part over that of the one in the middle from which on it has missed its signal.
-MISSED = 2.0
-#: Data in a part from which on that shows; parts of fewer differ as much by chance.
-ENOUGH_IN_A_PART = 20
 #: Columns for each datum up to which parts may end with the noise, together or one by one.
 WIDE = 16
 
@@ -90,32 +86,14 @@ class FromParts(FromHeldOut):
 
     def __call__(self, problem: Problem, state: State, settled: bool) -> float:
         """Return the noise variance for the next step."""
-        # Not NumPy's median, which takes 50 us.
-        found = median(self._of_each(state, self.most_spread).tolist())
-        found = min(found, average(squared_modulus(self.y)))
-        return found if settled else min(found, problem.noise_var)
-
-    def at_the_end(self, state: State) -> float:
-        """Return the mean of what the parts say, without those that have missed their signal.
-
-        Of small parts the median. On 640 draws of the problems of `cofem bench noise` (seeds 600 to 609 and
-        700 to 709) the logarithm of the learned noise was off by 0.116, root mean square, where the median of
-        the parts is off by 0.121.
-        """
-        if min(self.sizes) < ENOUGH_IN_A_PART:
-            return median(self._of_each(state, self.most_spread).tolist())
-        found = self._of_each(state, MOST_SPREAD)
-        counts = found <= MISSED * median(found.tolist())
-        mean = float(np.average(found[counts], weights=np.array(self.sizes)[counts]))
-        return min(mean, average(squared_modulus(self.y)))
-
-    def _of_each(self, state: State, most_spread: float) -> np.ndarray:
-        """Return the noise variance that each part says."""
         errors = squared_modulus(self.y - self.phi.forward(state.mean))
         error = np.add.reduceat(errors, self._starts) / self.sizes
         energies = (state.variance * self.column_energy).reshape(len(self.sizes), -1)
         spread = energies.sum(axis=1) / self.sizes
-        return error - np.minimum(spread, most_spread * error)
+        # Not NumPy's median, which takes 50 us.
+        found = median((error - np.minimum(spread, self.most_spread * error)).tolist())
+        found = min(found, average(squared_modulus(self.y)))
+        return found if settled else min(found, problem.noise_var)
 
 
 @dataclass(frozen=True)
