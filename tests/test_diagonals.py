@@ -9,7 +9,7 @@ from scipy.sparse.linalg import aslinearoperator
 
 import cofem
 from cofem.experiments import problems
-from cofem.inference.acceleration import extrapolate, overshot, slope_along
+from cofem.inference.acceleration import Leap, extrapolate, overshot
 from cofem.linalg.diagonals import (
     DIAGONALS,
     ContinuedContext,
@@ -379,7 +379,8 @@ def test_a_leap_that_lowers_the_evidence_is_found():
 
     for start, end in ((3.0, 0.8), (3.0, 0.3), (0.4, 0.01), (0.3, 2.0)):
         alphas = np.array([start]), np.array([end])
-        slopes = [slope_along(*alphas, evidence_gradient(alpha, second_moment(alpha))) for alpha in alphas]
+        leap = Leap(*alphas)
+        slopes = [leap.slope(evidence_gradient(alpha, second_moment(alpha))) for alpha in alphas]
         assert overshot(*slopes) == (log_evidence(end) < log_evidence(start))
 
 

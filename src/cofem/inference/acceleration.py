@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cofem._arrays import Array, inner, namespace, norm, number_like, overwrite, total
+from cofem._arrays import Array, at_most, inner, namespace, norm, number_like, overwrite, total
+from cofem._blocks import LONG_VECTOR
 
 #: Longest extrapolation. 8 ended in worse optima near the recovery limit (DCT, f = 8: NRMSE 33 % against
 #: 2.3 %); on DCT problems 3 took fewer applications than 2 or 4.
@@ -53,7 +54,7 @@ def extrapolate(
     v *= a * a
     r *= 2 * a
     v += r
-    leap = overwrite(namespace(v).minimum(v, number_like(v, LARGEST_LOG)), "exp")
+    leap = overwrite(at_most(v, LARGEST_LOG), "exp")
     leap *= previous
     return leap if weights is None else namespace(v).where(weights < HARDLY, image, leap)
 
@@ -98,17 +99,31 @@ def scaled_together(alpha: Array, variance: Array, square: Array, n_rows: int) -
     return xp.where(near, alpha * number_like(alpha, freedom / used), alpha)
 
 
-def slope_along(start: Array, end: Array, slope: Array) -> float:
-    """Return the derivative of what EM maximises along the leap from `start` to `end`, in ``log alpha``.
+class Leap:
+    """A leap from one alpha to another, and what EM maximises along it.
 
     Parameters
     ----------
     start, end : arrays of shape (D,)
         The precisions between which the leap was.
-    slope : array of shape (D,)
-        The derivatives with respect to each ``log alpha_j``; see `cofem.priors.Prior.slope`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> Leap(np.array([1.0, 2.0]), np.exp([1.0, 0.0])).slope(np.array([3.0, 0.0]))
+    3.0
     """
-    return inner(slope, overwrite(end / start, "log"))
+
+    def __init__(self, start: Array, end: Array) -> None:
+        self.start, self.end = start, end
+        self._way: Array | None = None
+
+    def slope(self, slope: Array) -> float:
+        """Return the derivative along the leap, from those with respect to each ``log alpha_j``, shape (D,)."""
+        way = overwrite(self.end / self.start, "log") if self._way is None else self._way
+        if way.shape[0] < LONG_VECTOR:  # asked for at both ends
+            self._way = way
+        return inner(slope, way)
 
 
 def overshot(slope_at_start: float, slope_at_end: float) -> bool:

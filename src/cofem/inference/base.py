@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cofem._arrays import Array, as_rows, namespace, number_like, place, squared_modulus
+from cofem._arrays import Array, as_rows, at_most, namespace, place, squared_modulus
 from cofem._memory import available_bytes, describe_bytes, is_available
 from cofem._packing import packable
-from cofem.inference.acceleration import LONGEST, extrapolate, overshot, scaled_together, slope_along
+from cofem.inference.acceleration import LONGEST, Leap, extrapolate, overshot, scaled_together
 from cofem.inference.problem import Problem
 from cofem.status import StatusCode
 
@@ -269,11 +269,12 @@ class ExpectationMaximisation(Method):
             settled = state.alpha * state.variance < SETTLED_BY_DATA
             alpha = namespace(alpha).where(settled, image, alpha)
         del image  # a long vector, which is made again if it is needed
-        alpha = namespace(alpha).minimum(alpha, number_like(alpha, problem.alpha_cap))
-        before = _slope_at(problem, state, (state.alpha, alpha))
+        alpha = at_most(alpha, problem.alpha_cap)
+        leap = Leap(state.alpha, alpha)
+        before = _slope_at(problem, state, leap)
         new, info = self._moments_at(problem, alpha, state, rng)
         failed = info.end is StatusCode.FAILED
-        if not failed and overshot(before, _slope_at(problem, new, (state.alpha, alpha))):
+        if not failed and overshot(before, _slope_at(problem, new, leap)):
             return self._moments_at(problem, self.maximisation(problem, state), state, rng)
         return new, info
 
@@ -304,8 +305,7 @@ class ExpectationMaximisation(Method):
         square = as_rows(squared_modulus(state.mean))
         square = namespace(square).mean(square, axis=0)
         alpha = scaled_together(state.alpha, state.variance, square, problem.n_rows)
-        cap = problem.alpha_cap
-        return None if alpha is None else namespace(alpha).minimum(alpha, number_like(alpha, cap))
+        return None if alpha is None else at_most(alpha, problem.alpha_cap)
 
     def _moments_at(
         self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator
@@ -321,7 +321,7 @@ def state_of(alpha: Array, moments: Moments) -> tuple[State, Info]:
     return State(alpha, moments.mean, moments.variance, moments.carry), moments.info
 
 
-def _slope_at(problem: Problem, state: State, leap: tuple[Array, Array]) -> float:
-    """Return the slope of what EM maximises at a state, along the leap from one alpha to another."""
+def _slope_at(problem: Problem, state: State, leap: Leap) -> float:
+    """Return the slope of what EM maximises at a state, along a leap."""
     second_moment = problem.second_moment(state.mean, state.variance)
-    return slope_along(*leap, problem.rule.slope(state.alpha, second_moment, problem.alpha_cap))
+    return leap.slope(problem.rule.slope(state.alpha, second_moment, problem.alpha_cap))

@@ -29,7 +29,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from cofem._arrays import Array, affine_product, inner, namespace, norm, number_like, reciprocal
+from cofem._arrays import Array, affine_product, at_least, inner, norm, reciprocal
 from cofem._blocks import CACHE_BLOCK, LONG_VECTOR, blocks
 from cofem.operators.dictionary import Dictionary
 
@@ -284,8 +284,8 @@ class GaussianSweeps:
         energy, mean_energy = phi.column_energy, phi.energy / phi.shape[1]
         self.spread = max(mean_energy / exchange.tau - target.noise_var, 0.0)
         self.total = self.spread + target.noise_var
-        least = number_like(energy, 1e-30 * mean_energy)  # columns of zeros: any number would do
-        self.noise = self.total * reciprocal(namespace(energy).maximum(energy, least))
+        # Columns of zeros: any number would do.
+        self.noise = self.total * reciprocal(at_least(energy, 1e-30 * mean_energy))
         self.shrink = reciprocal(1 + target.alpha * self.noise)
 
     def resumed(self, before: Before) -> Messages | None:
@@ -352,7 +352,7 @@ def settle(sweeps: Sweeps, before: Before | None, share: float = SHARE) -> Swept
     messages = None if before is None else sweeps.resumed(before)
     # The last move, kept while sweeps are slow, its length and that of all.
     before_last, size = None, np.inf
-    path = np.inf if messages is None or start is None else _moved_by_alpha(sweeps, start, messages)
+    path = np.inf if messages is None else _distance(sweeps, messages, start)
     for count in range(1, MOST_SWEEPS + 1):
         new = sweeps.advance(messages)
         if messages is None:
@@ -367,13 +367,13 @@ def settle(sweeps: Sweeps, before: Before | None, share: float = SHARE) -> Swept
         left = size * rate / (1 - rate) if rate < 1 else np.inf
         path += size
         if left <= share * path and np.isfinite(last):  # no more than the path: no need to look
-            x = sweeps.solution(new)
-            if left <= share * _distance(x, start):
-                return Swept(x, sweeps.dual(new), count)
-            del x
+            path = _distance(sweeps, new, start)
+            if left <= share * path:
+                return Swept(sweeps.solution(new), sweeps.dual(new), count)
         if before_last is not None:
             factor = inner(move, before_last) * (sweeps.scale / last) ** 2
             if abs(factor) > ALIKE * rate and abs(1 - factor) > NEARLY_ONE:
+                path += size * abs(factor / (1 - factor))
                 before_last, size = None, np.inf
                 del move  # a long vector
                 messages = tuple(map(partial(_summed_up, factor), new, messages))
@@ -391,21 +391,12 @@ def _summed_up(factor: float, new: Array, old: Array) -> Array:
     return ahead
 
 
-def _moved_by_alpha(sweeps: Sweeps, start: Array, messages: Messages) -> float:
-    """Return how far the solutions that the old messages stand for moved with alpha, in short blocks."""
+def _distance(sweeps: Sweeps, messages: Messages, start: Array | None) -> float:
+    """Return how far the solutions that messages stand for are from the start, in short blocks."""
     total = 0.0
-    for places in blocks(start.shape[-1], CACHE_BLOCK):
-        part = sweeps.solution(messages, places) - start[:, places]
-        total += inner(part, part)
-    return total**0.5
-
-
-def _distance(x: Array, start: Array | None) -> float:
-    """Return the norm of the difference, in short blocks; None for zeros."""
-    if start is None:
-        return norm(x)
-    total = 0.0
-    for places in blocks(x.shape[-1], CACHE_BLOCK):
-        part = x[:, places] - start[:, places]
+    for places in blocks(messages[0].shape[-1], CACHE_BLOCK):
+        part = sweeps.solution(messages, places)
+        if start is not None:
+            part = part - start[:, places]
         total += inner(part, part)
     return total**0.5

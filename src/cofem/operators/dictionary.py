@@ -290,6 +290,19 @@ class Dictionary(Operator):
         return total(self.column_energy)
 
     @cached_property
+    def least_energy(self) -> float:
+        """Smallest ``||phi_j||^2``.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import Dense
+        >>> Dictionary(Dense([[3.0, 0.0], [4.0, 2.0]]), like=np.zeros(1)).least_energy
+        4.0
+        """
+        return float(namespace(self.column_energy).min(self.column_energy))
+
+    @cached_property
     def gain(self) -> float:
         """``||Phi||_2^2``, the largest eigenvalue of ``Phi^H Phi``.
 

@@ -11,11 +11,11 @@ import scipy.linalg
 
 from cofem._arrays import (
     Array,
+    at_least,
     conj,
     in_precision,
     namespace,
     norm,
-    number_like,
     on_device_of,
     squared_modulus,
     take,
@@ -205,8 +205,7 @@ def column_norms(operator: Matrix) -> Array:
     if squares is not None:
         # Differences of Fourier sums can round to just below zero.
         energy = squares.adjoint(to_device_of(operator, np.ones(operator.shape[0])))
-        xp = namespace(energy)
-        return xp.sqrt(xp.maximum(energy, number_like(energy, 0.0)))
+        return namespace(energy).sqrt(at_least(energy, 0.0))
     atoms = operator.spectral_atoms()
     if atoms is not None:
         return np.sqrt(np.maximum(atoms.column_energies(np.ones(operator.shape[0])), 0.0))

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import chdtri, gammainccinv, ndtri
 
-from cofem._arrays import Array, is_complex, namespace, number_like, precision_of, size, squared_modulus
+from cofem._arrays import (
+    Array,
+    at_least,
+    is_complex,
+    namespace,
+    precision_of,
+    size,
+    squared_modulus,
+)
 
 if TYPE_CHECKING:
     from cofem.posterior.posterior import Posterior
@@ -25,7 +33,7 @@ def find_support(posterior: Posterior, level: float) -> Array:
     tail = (1 - level) / (size(mean) / n_pooled)
     xp = namespace(mean)
     # What underflowed to a variance of zero belongs to a mean of zero.
-    variance = xp.maximum(variance, number_like(variance, float(np.finfo(precision_of(variance)).tiny)))
+    variance = at_least(variance, float(np.finfo(precision_of(variance)).tiny))
     if gaussian is not None:
         distance = mean / xp.sqrt(variance)
         # A sum of so many normal numbers of variance 1.

@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from cofem._arrays import Array, library, namespace, number_like, place, reciprocal
+from cofem._arrays import Array, at_least, library, place, reciprocal
 from cofem.operators.boxes import Box
 
 
@@ -270,7 +270,7 @@ class Independent(Prior):
 
 def capped_inverse(x: Array, cap: float) -> Array:
     """``1 / x``, at most `cap`."""
-    return reciprocal(namespace(x).maximum(x, number_like(x, 1 / cap)))
+    return reciprocal(at_least(x, 1 / cap))
 
 
 def evidence_gradient(alpha: Array, second_moment: Array) -> Array:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import ClassVar
 
-from cofem._arrays import Array, namespace, number_like
+from cofem._arrays import Array, at_least, namespace
 from cofem.priors.base import Prior, RowLayout, capped_inverse
 
 #: Squared norm of a column, relative to the largest one, below which it counts as this.
@@ -75,10 +75,9 @@ class Laplace(Prior):
 
     def for_columns(self, energy: Array, noise_var: float) -> Laplace:
         """Return the prior for columns of these squared norms and data with this noise."""
-        xp = namespace(energy)
         # Columns of zeros must not divide zero by zero: what is zero stays so, whatever its penalty.
-        energy = xp.maximum(energy, number_like(energy, ZERO * (float(xp.max(energy)) or 1.0)))
-        return replace(self, resolution=xp.sqrt(energy / noise_var))
+        energy = at_least(energy, ZERO * (float(namespace(energy).max(energy)) or 1.0))
+        return replace(self, resolution=namespace(energy).sqrt(energy / noise_var))
 
     def at_noise(self, ratio: float) -> Laplace:
         """Return the one with the same penalty, ``threshold * noise_std``, at another noise."""

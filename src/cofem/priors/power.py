@@ -7,7 +7,7 @@ from functools import cached_property
 from numbers import Real
 from typing import Any, ClassVar
 
-from cofem._arrays import Array, namespace, number_like, precision_of
+from cofem._arrays import Array, at_least, namespace, precision_of
 from cofem.priors.base import Prior, capped_inverse
 from cofem.priors.block import Block
 
@@ -103,11 +103,10 @@ class Power(Prior):
 
     def precisions(self, second_moment: Array, cap: float) -> Array:
         """M-step."""
-        xp, half = namespace(second_moment), self.p / 2
+        half = self.p / 2
         mean = self._means(second_moment)
         least = LEAST_SHARE[precision_of(second_moment)]
-        share = second_moment / xp.maximum(mean, number_like(mean, 1 / cap))
-        share = xp.maximum(share, number_like(share, least))
+        share = at_least(second_moment / at_least(mean, 1 / cap), least)
         # One over alpha: shares of a group have the mean 1, so that nothing overflows.
         variance = mean * self._means(share**half) * share ** (1 - half)
         return capped_inverse(variance, cap)

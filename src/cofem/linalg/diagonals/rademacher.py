@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cofem._arrays import Array, namespace, number_like
+from cofem._arrays import Array, at_least, namespace
 from cofem.linalg.diagonals.base import (
     DiagonalEstimate,
     DiagonalEstimator,
@@ -126,5 +126,4 @@ class Rademacher(DiagonalEstimator):
 
 
 def _non_negative(x: Array, like: Array) -> Array:
-    xp = namespace(x)
-    return xp.astype(xp.maximum(x, number_like(x, 0.0)), like.dtype)
+    return namespace(x).astype(at_least(x, 0.0), like.dtype)

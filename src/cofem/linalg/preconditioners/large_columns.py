@@ -25,11 +25,11 @@ from array_api_compat import device
 
 from cofem._arrays import (
     Array,
+    at_least,
     by_parts,
     conj,
     is_complex,
     namespace,
-    number_like,
     precision_of,
     take,
     to_numpy,
@@ -158,7 +158,7 @@ def standing_out(h: Array, noise_var: float, n_rows: int, most: int) -> tuple[np
     ordered = xp.astype(xp.take(h, order, axis=0), xp.float64)
     # What is left with the k + 1 largest in L, and tau with k; differences of sums may round to below zero.
     rest = whole - xp.cumulative_sum(ordered)
-    tau = noise_var + xp.maximum(rest + ordered, number_like(rest, 0.0)) / n_rows
+    tau = noise_var + at_least(rest + ordered, 0.0) / n_rows
     stands = ordered > STANDS_OUT * tau
     count = most if bool(xp.all(stands)) else int(xp.argmin(xp.astype(stands, xp.int8)))
     left = max(float(rest[count - 1]), 0.0) if count else whole
