@@ -125,7 +125,7 @@ MUTATIONS = (
     Mutation(
         "safeguard: a leap that went too far is kept",
         "inference/base.py",
-        "if not failed and overshot(before, _slope_at(problem, new, leap)):",
+        "if not ended and overshot(before, _slope_at(problem, new, leap)):",
         "if False:",
         ("test_rules.py::test_leaps_that_overshoot_are_undone",),
     ),

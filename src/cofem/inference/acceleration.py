@@ -119,7 +119,7 @@ class Leap:
         self._way: Array | None = None
 
     def slope(self, slope: Array) -> float:
-        """Return the derivative along the leap, from those with respect to each ``log alpha_j``, shape (D,)."""
+        """Return the derivative along it, given those with respect to each ``log alpha_j``, shape (D,)."""
         way = overwrite(self.end / self.start, "log") if self._way is None else self._way
         if way.shape[0] < LONG_VECTOR:  # asked for at both ends
             self._way = way

@@ -273,8 +273,8 @@ class ExpectationMaximisation(Method):
         leap = Leap(state.alpha, alpha)
         before = _slope_at(problem, state, leap)
         new, info = self._moments_at(problem, alpha, state, rng)
-        failed = info.end is StatusCode.FAILED
-        if not failed and overshot(before, _slope_at(problem, new, leap)):
+        ended = info.end is not None
+        if not ended and overshot(before, _slope_at(problem, new, leap)):
             return self._moments_at(problem, self.maximisation(problem, state), state, rng)
         return new, info
 

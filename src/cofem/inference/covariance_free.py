@@ -37,6 +37,9 @@ BROKEN = (
     "adjoint it claims"
 )
 
+#: How a run ends that has nothing but message passing.
+UNSETTLED = "message passing does not settle"
+
 #: Note of a fit whose systems conjugate gradients did not solve.
 #: What a fit ends with whose last check failed where nothing better was left.
 ROUGH_VARIANCES = (
@@ -122,6 +125,8 @@ class CoFEM(ExpectationMaximisation):
     name: ClassVar[str] = "cofem"
     any_array: ClassVar[bool] = True
     noise_tol: ClassVar[float] = 0.03
+    #: Whether conjugate gradients take over where message passing does not settle; else the run ends there.
+    takes_over: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for field in ("probes", "cg_iterations"):
@@ -302,6 +307,12 @@ class CoFEM(ExpectationMaximisation):
         if swept is not None:
             mean, dual = swept.x, swept.dual
             found = mean[:0, :] if wanted.b is None else solver.solve_probes(wanted.b)
+        elif not self.takes_over:
+            # What is known stays as it was.
+            mean, variance = 0 * problem.y[..., :1] * context.alpha, 1 / context.alpha
+            if solver.before is not None:
+                mean, variance = solver.before.mean, solver.before.variance
+            return Moments(mean, variance, carry, Info(end=StatusCode.MAX_ITER, message=UNSETTLED))
         else:
             # Where the mean confirms what sweeps found, probes need not wait for it.
             together = solver.exchange is None

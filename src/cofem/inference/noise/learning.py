@@ -14,8 +14,9 @@ import numpy as np
 
 from cofem._arrays import Array, average, in_precision, inner, on_device_of, size, squared_modulus
 from cofem.inference.base import Method
+from cofem.inference.covariance_free import UNSETTLED
 from cofem.inference.loop import GIVEN_UP, Ended, Stage
-from cofem.inference.noise.joint import WIDE, joint_method, split_jointly
+from cofem.inference.noise.joint import WIDE, joint_method, run_jointly
 from cofem.inference.noise.rules import (
     MOST_SPREAD,
     MOST_SPREAD_EARLY,
@@ -312,14 +313,16 @@ class HeldOutParts:
             return None
         lower = replace(self, starts=(LOWER,))
         found = lower._learn_jointly(problem, parts, plan, runner, method, first)
-        return found if found.stopped or found.fault or found.noise_var <= FAR_LESS * first else None
+        if found is None or found.stopped or found.fault or found.noise_var <= FAR_LESS * first:
+            return found
+        return None
 
     def _learn_from(self, problem: Problem, parts: list[np.ndarray], plan: Plan, runner: Runner) -> Learned:
         """Learn the noise from parts, all at once where that is possible."""
         method = joint_method(problem, parts) if plan.alpha_init is None else None
-        if method is not None:
-            return self._learn_jointly(problem, parts, plan, runner, method)
-        learned = self._learn_one_by_one(problem, parts, plan, runner)
+        learned = self._learn_jointly(problem, parts, plan, runner, method) if method is not None else None
+        if learned is None:
+            learned = self._learn_one_by_one(problem, parts, plan, runner)
         assert learned is not None
         return learned
 
@@ -367,22 +370,28 @@ class HeldOutParts:
         runner: Runner,
         method: Method,
         first: float | None = None,
-    ) -> Learned:
-        """Fit the rest of the data for all parts at once; `first` is what was found before, if anything."""
+    ) -> Learned | None:
+        """Fit the rest of the data for all parts at once; None where they are better fitted one by one.
+
+        `first` is what was found before, if anything.
+        """
         power = average(squared_modulus(problem.y)) or 1.0
         learned: Learned | None = None
         for turn, start in enumerate(self.starts):
-            seen, rule = split_jointly(problem, parts, start * power)
-            rule = replace(rule, most_spread=MOST_SPREAD_EARLY)
             name = f"{plan.task}/noise/{'all' if first is None else 'lower'}/{turn}"
-            stage = Stage(name, "noise", None, MOST_ROUGH_STEPS, noise=rule, kept=True, judge=rule.judge)
             promises = SOMETHING * power if turn else first
-            outcome = runner.run(seen, method, stage._replace(rough=True, passes_on=True, promises=promises))
+            stage = Stage(name, "noise", None, MOST_ROUGH_STEPS, kept=True, passes_on=True)
+            rough = stage._replace(rough=True, promises=promises)
+            run = run_jointly(problem, parts, start * power, method, rough, runner)
+            if run is None:
+                break
+            outcome, rule = run
             noise_var = outcome.problem.noise_var
             noisy = NOISY * power < noise_var < NOTHING_FOUND * power
             if noisy and first is None and outcome.status.converged:
                 stage = stage._replace(name=f"{name}/on", before=Ended.of(outcome, method), loose=True)
-                outcome = runner.run(outcome.problem, method, stage)
+                on = runner.run(outcome.problem, method, stage._replace(noise=rule, judge=rule.judge))
+                outcome = outcome if on.status.message == UNSETTLED else on
                 noise_var = outcome.problem.noise_var
             if outcome.status.code is StatusCode.FAILED:
                 return Learned(noise_var, "", fault=outcome.status.message)
@@ -400,7 +409,6 @@ class HeldOutParts:
             # From a noise that is lower still, the first steps are the same.
             if found or outcome.status.message.startswith(GIVEN_UP):
                 break
-        assert learned is not None
         return learned
 
     def fit_part(
