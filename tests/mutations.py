@@ -324,7 +324,7 @@ MUTATIONS = (
     Mutation(
         "learned noise: second tries are never given up",
         "inference/loop.py",
-        "return stage.noise(problem, record.state, True) <= share * stage.promises",
+        "return falls and found <= PROMISING.get(now, math.inf) * stage.promises",
         "return True",
         ("test_joint_parts.py::test_a_second_try_that_leads_nowhere_is_given_up",),
     ),

@@ -20,10 +20,12 @@ from cofem.status import Status, StatusCode
 
 logger = logging.getLogger("cofem")
 
-#: Steps after which a second try that leads nowhere shows, and what the noise rule must say by then, relative
-#: to what the first try found. Of 30 tries near the limit that found the signal 29 had come so far, of 158
-#: that did not 84.
+#: Steps after which a second try that leads nowhere shows: what the noise rule must say by then, relative to
+#: what the first try found, and to what it said at an earlier step.
 PROMISING = {15: 1.25, 30: 0.8}
+FALLS = {8: (4, 1.05), 12: (6, 0.8), 15: (10, 0.8), 20: (15, 0.85)}
+#: Steps at which it is asked, and by what name the history has the answer.
+ASKED, FOUND = frozenset(PROMISING) | set(FALLS) | {before for before, _ in FALLS.values()}, "noise_found"
 GIVEN_UP = "given up"
 
 
@@ -90,8 +92,8 @@ class Stage(NamedTuple):
     loose : bool
         Whether the mean may still change a little at the end, as in a fit on the way to another.
     promises : float or None
-        The noise variance that the noise rule must come down to, see `PROMISING`, or the run is given up.
-        None for a run that is not a second try.
+        The noise variance that the noise rule must come down to, see `PROMISING` and `FALLS`, or the run is
+        given up. None for a run that is not a second try.
     """
 
     name: str
@@ -372,11 +374,15 @@ def _finish(
 
 
 def _is_promising(problem: Problem, record: Record, stage: Stage) -> bool:
-    """Tell whether a second try has come as far as it must."""
-    share = PROMISING.get(record.iteration)
-    if share is None or stage.promises is None or stage.noise is None:
+    """Tell whether a second try has come as far as it must; what it says is noted with the step."""
+    now = record.iteration
+    if stage.promises is None or stage.noise is None or now not in ASKED:
         return True
-    return stage.noise(problem, record.state, True) <= share * stage.promises
+    found = stage.noise(problem, record.state, True)
+    record.rows[now - 1][FOUND] = found
+    before, share = FALLS.get(now, (now, 1.0))
+    falls = found <= share * float(record.rows[before - 1][FOUND])
+    return falls and found <= PROMISING.get(now, math.inf) * stage.promises
 
 
 def _out_of_steps(record: Record, stage: Stage) -> Status:

@@ -99,8 +99,8 @@ class FromParts(FromHeldOut):
         energies = (state.variance * self.column_energy).reshape(len(self.sizes), -1)
         spread = energies.sum(axis=1) / self.sizes
         # Not NumPy's median, which takes 50 us.
-        said = error - np.minimum(spread, self.most_spread * error)
-        found = median([*said.tolist(), *self.lost * [math.inf]])
+        said = map(self.less_spread, error.tolist(), spread.tolist())
+        found = median([*said, *self.lost * [math.inf]])
         found = min(found, average(squared_modulus(self.y)))
         return found if settled else min(found, problem.noise_var)
 
@@ -230,6 +230,7 @@ def split_jointly(
         held_out,
         problem.y[np.concatenate(parts)],
         in_precision(held_out.column_norms() ** 2, problem.real_dtype.name),
+        orthonormal=phi.facts.row_gram is not None,
         sizes=tuple(rows.size for rows in parts),
     )
     return seen, rule

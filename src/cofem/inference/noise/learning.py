@@ -515,7 +515,8 @@ def split(problem: Problem, held_out: np.ndarray, start: float) -> tuple[Problem
     energy = unseen.column_norms() ** 2
     energy = on_device_of(problem.y, energy) if isinstance(energy, np.ndarray) else energy
     energy = in_precision(energy, problem.real_dtype.name)
-    return seen, FromHeldOut(unseen, y, energy, problem.phi.is_like_a_convolution)
+    orthonormal = problem.phi.facts.row_gram is not None
+    return seen, FromHeldOut(unseen, y, energy, problem.phi.is_like_a_convolution, orthonormal=orthonormal)
 
 
 @dataclass(frozen=True)

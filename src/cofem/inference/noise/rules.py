@@ -41,6 +41,8 @@ from cofem.operators import Operator
 #: way to zero their variances are far too large, and would explain all of it. And where a fit ends as soon as
 #: the noise has settled, with larger ones.
 MOST_SPREAD, MOST_SPREAD_EARLY = 0.3, 0.25
+#: The same where the spread is more than all of the error, and so says nothing, and rows are orthonormal.
+SPREAD_UNKNOWN = 0.2
 #: Rise of the noise variance in a step, where it may rise before the fit has settled.
 FASTEST_RISE = 2.0
 #: Held-out data from which on their median says something, the median of the square of a normal number (real,
@@ -94,6 +96,8 @@ class FromHeldOut:
         the median says 0.015, and the fit follows it from 25.1 to 24.1 dB.
     most_spread : float
         Part of the error that the posterior's spread may explain.
+    orthonormal : bool
+        Whether the rows of the dictionary are orthonormal up to scale, those that were held out among them.
     follows : bool
         Whether the noise may rise before the fit has settled.
     most : float
@@ -105,6 +109,7 @@ class FromHeldOut:
     column_energy: Array
     local: bool = False
     most_spread: float = MOST_SPREAD
+    orthonormal: bool = False
     follows: bool = False
     most: float = np.inf
 
@@ -115,14 +120,19 @@ class FromHeldOut:
             # Means of coefficients that are cut off at zero one by one add up to too much where columns are
             # alike; those of the Gaussian before do not.
             error = min(error, self._error(state.mean))
-        spread = self._spread(problem, state, settled)
-        found = error - min(spread, self.most_spread * error)
+        found = self.less_spread(error, self._spread(problem, state, settled))
         # Predictions that are worse than none say nothing about the noise.
         found = min(found, average(squared_modulus(self.y)), self.most)
         # A fit that has not found the signal yet takes it for noise, and would then never find it.
         if self.follows:
             return min(found, FASTEST_RISE * problem.noise_var)
         return found if settled else min(found, problem.noise_var)
+
+    def less_spread(self, error: float, spread: float) -> float:
+        """Return a mean squared error less what the spread explains of it."""
+        unknown = self.orthonormal and spread >= error
+        share = min(self.most_spread, SPREAD_UNKNOWN) if unknown else self.most_spread
+        return error - min(spread, share * error)
 
     def _spread(self, problem: Problem, state: State, settled: bool) -> float:
         """Return the mean of ``phi_i^H Sigma phi_i`` over the rows that were held out."""
