@@ -167,8 +167,8 @@ MUTATIONS = (
     Mutation(
         "noise: the spread is not taken off the held-out error",
         "inference/noise/rules.py",
-        "found = error - min(spread, self.most_spread * error)",
-        "found = error",
+        "return error - min(spread, share * error)",
+        "return error",
         ("test_rules.py",),
     ),
     Mutation(
@@ -216,8 +216,8 @@ MUTATIONS = (
     Mutation(
         "banded inverse: the ring is not closed",
         "linalg/banded_inverse.py",
-        "rest = _inverse(last - coupling)",
-        "rest = _inverse(last)",
+        "rest = _Eliminated(last - coupling).inverse",
+        "rest = _Eliminated(last).inverse",
         ("test_banded_inverse.py::test_the_diagonal_is_that_of_the_inverse",),
     ),
     Mutation(

@@ -21,9 +21,11 @@ from cofem.status import Status, StatusCode
 logger = logging.getLogger("cofem")
 
 #: Steps after which a second try that leads nowhere shows: what the noise rule must say by then, relative to
-#: what the first try found, and to what it said at an earlier step.
+#: what the first try found, and to what it said at an earlier step unless it is far below the former. (Of 206
+#: tries that found the signal 201 passed, of 481 that did not 372 were given up, after 15 steps on average.
+#: Spikes of one size hardly show before they are found: with 0.8, three times as many of these were lost.)
 PROMISING = {15: 1.25, 30: 0.8}
-FALLS = {8: (4, 1.05), 12: (6, 0.8), 15: (10, 0.8), 20: (15, 0.85)}
+FALLS, FAR_BELOW = {12: (6, 1.02), 15: (10, 0.96), 20: (15, 0.9)}, 0.75
 #: Steps at which it is asked, and by what name the history has the answer.
 ASKED, FOUND = frozenset(PROMISING) | set(FALLS) | {before for before, _ in FALLS.values()}, "noise_found"
 GIVEN_UP = "given up"
@@ -381,7 +383,7 @@ def _is_promising(problem: Problem, record: Record, stage: Stage) -> bool:
     found = stage.noise(problem, record.state, True)
     record.rows[now - 1][FOUND] = found
     before, share = FALLS.get(now, (now, 1.0))
-    falls = found <= share * float(record.rows[before - 1][FOUND])
+    falls = found <= max(share * float(record.rows[before - 1][FOUND]), FAR_BELOW * stage.promises)
     return falls and found <= PROMISING.get(now, math.inf) * stage.promises
 
 

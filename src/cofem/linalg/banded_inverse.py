@@ -11,6 +11,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.linalg import lapack
 
+from cofem.linalg.factor import product, solve_lower
+
 #: Fewest places in a block: smaller ones take longer to go through than they save.
 LEAST_BLOCK = 32
 
@@ -47,45 +49,49 @@ def inverse_diagonal(bands: np.ndarray) -> np.ndarray:
     ends = _entries(bands, starts[[0, -1]], np.array([chain, chain]), width, size - chain)
 
     inverses, steps = np.empty_like(own), np.empty_like(below)
-    left = own[0]
+    eliminated = _Eliminated(own[0])
     for i in range(count):
-        inverses[i] = _inverse(left)
+        inverses[i] = eliminated.inverse
         if i < count - 1:
-            steps[i] = below[i] @ inverses[i]
-            left = own[i + 1] - steps[i] @ np.conj(below[i]).T
+            steps[i] = product(below[i], inverses[i])
+            eliminated = _Eliminated(eliminated.what_is_left(own[i + 1], np.conj(below[i]).T))
     if not ends[0].any():
-        return _on_a_line(inverses, steps, ends[1], last)
+        rest = _Eliminated(eliminated.what_is_left(last, ends[1])).inverse
+        return _on_a_line(inverses, steps, ends[1], rest)
     images = np.zeros((count, width, size - chain), dtype=own.dtype)
     images[0] += ends[0]
     images[-1] += ends[1]
     for i in range(1, count):
-        images[i] -= steps[i - 1] @ images[i - 1]
+        images[i] -= product(steps[i - 1], images[i - 1])
     inner = inverses[-1]
-    images[-1] = inner @ images[-1]
+    images[-1] = product(inner, images[-1])
     diagonal = np.empty((count, width))
     diagonal[-1] = np.diagonal(inner).real
     for i in range(count - 2, -1, -1):
-        back = np.conj(steps[i]).T
-        inner = inverses[i] + back @ inner @ steps[i]
-        images[i] = inverses[i] @ images[i] - back @ images[i + 1]
+        inner = inverses[i] + _around(steps[i], inner)
+        images[i] = product(inverses[i], images[i]) - product(steps[i], images[i + 1], adjoint=True)
         diagonal[i] = np.diagonal(inner).real
-    coupling = np.conj(ends[0]).T @ images[0] + np.conj(ends[1]).T @ images[-1]
-    rest = _inverse(last - coupling)
+    coupling = product(ends[0], images[0], adjoint=True) + product(ends[1], images[-1], adjoint=True)
+    rest = _Eliminated(last - coupling).inverse
     images = images.reshape(chain, -1)
-    found = diagonal.ravel() + np.einsum("ij,ij->i", images @ rest, np.conj(images)).real
+    found = diagonal.ravel() + np.einsum("ij,ij->i", product(images, rest), np.conj(images)).real
     return np.concatenate([found, np.diagonal(rest).real])
 
 
-def _on_a_line(inverses: np.ndarray, steps: np.ndarray, end: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Return the diagonal where the ring is open: the last block is one more of the chain."""
-    coupling = inverses[-1] @ end
-    rest = _inverse(last - np.conj(end).T @ coupling)
-    inner = inverses[-1] + coupling @ rest @ np.conj(coupling).T
+def _on_a_line(inverses: np.ndarray, steps: np.ndarray, end: np.ndarray, rest: np.ndarray) -> np.ndarray:
+    """Return the diagonal where the ring is open: the last block, of inverse `rest`, is one of the chain."""
+    coupling = product(inverses[-1], end)
+    inner = inverses[-1] + product(coupling, product(rest, np.conj(coupling).T))
     found = [np.diagonal(rest).real, np.diagonal(inner).real]
     for i in range(len(steps) - 1, -1, -1):
-        inner = inverses[i] + np.conj(steps[i]).T @ inner @ steps[i]
+        inner = inverses[i] + _around(steps[i], inner)
         found.append(np.diagonal(inner).real)
     return np.concatenate(found[::-1])
+
+
+def _around(step: np.ndarray, inner: np.ndarray) -> np.ndarray:
+    """Return ``step^H inner step``."""
+    return product(step, product(inner, step), adjoint=True)
 
 
 def _blocks(bands: np.ndarray, count: int, width: int) -> tuple[np.ndarray, np.ndarray]:
@@ -100,15 +106,33 @@ def _blocks(bands: np.ndarray, count: int, width: int) -> tuple[np.ndarray, np.n
     return own, np.ascontiguousarray(np.swapaxes(columns[:-1, :, width:], 1, 2))
 
 
-def _inverse(matrix: np.ndarray) -> np.ndarray:
-    """Return the inverse of a positive definite matrix; rounding may have made it an indefinite one."""
-    factor, failed = lapack.get_lapack_funcs("potrf", (matrix,))(matrix, lower=1)
-    if failed:
-        inverse = np.linalg.inv(matrix)
-        return np.asarray((inverse + np.conj(inverse).T) / 2)
-    inverse, _ = lapack.get_lapack_funcs("potri", (factor,))(factor, lower=1, overwrite_c=1)
-    inverse = np.tril(inverse)
-    return np.asarray(inverse + np.conj(np.tril(inverse, -1)).T)
+class _Eliminated:
+    """A block that is eliminated: a positive definite matrix, its factor and its inverse.
+
+    Rounding may have made it an indefinite one, which has no factor.
+    """
+
+    def __init__(self, matrix: np.ndarray) -> None:
+        factor, failed = lapack.get_lapack_funcs("potrf", (matrix,))(matrix, lower=1)
+        self.factor = None if failed else factor
+        if failed:
+            inverse = np.linalg.inv(matrix)
+            self.inverse = np.asarray((inverse + np.conj(inverse).T) / 2)
+            return
+        inverse, _ = lapack.get_lapack_funcs("potri", (factor,))(factor, lower=1)
+        inverse = np.tril(inverse)
+        self.inverse = np.asarray(inverse + np.conj(np.tril(inverse, -1)).T)
+
+    def what_is_left(self, block: np.ndarray, coupling: np.ndarray) -> np.ndarray:
+        """Return ``block - coupling^H inverse coupling``.
+
+        By the factor, whose condition is the root of the matrix's: by the inverse, variances of strong
+        signals were off by a hundredth where samples are missing.
+        """
+        if self.factor is None:
+            return block - product(coupling, product(self.inverse, coupling), adjoint=True)
+        half = solve_lower(self.factor, np.ascontiguousarray(coupling))
+        return block - product(half, half, adjoint=True)
 
 
 def _entries(bands: np.ndarray, rows: np.ndarray, columns: np.ndarray, height: int, width: int) -> np.ndarray:
