@@ -140,6 +140,10 @@ class Method(ABC):
         """Where alpha starts unless the user says otherwise; None for a start free of units."""
         return None
 
+    def wants_one_thread(self, problem: Problem) -> bool:
+        """Tell whether matrices are so small that threads of BLAS would do nothing but wait."""
+        return False
+
     @property
     def free_of_units(self) -> bool:
         """Whether columns may be brought to a common norm inside of the fit."""

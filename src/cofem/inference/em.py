@@ -10,7 +10,14 @@ import numpy as np
 from cofem._arrays import Array
 from cofem.inference.base import ExpectationMaximisation, Info, Moments, State
 from cofem.inference.problem import Problem
-from cofem.linalg.factor import energy_of_columns, inverse_of_lower, product, safe_cholesky, solve_factored
+from cofem.linalg.factor import (
+    ONE_THREAD,
+    energy_of_columns,
+    inverse_of_lower,
+    product,
+    safe_cholesky,
+    solve_factored,
+)
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,10 @@ class EM(ExpectationMaximisation):
     def accelerates(self, state: State) -> bool:
         """Extrapolate if asked to: the moments are exact."""
         return self.accelerate
+
+    def wants_one_thread(self, problem: Problem) -> bool:
+        """Tell whether the matrix that is factored is small."""
+        return problem.n_columns <= ONE_THREAD
 
     def memory(self, problem: Problem) -> tuple[float, str]:
         """Phi, the Gram matrix and the covariance (factored in place, then inverted)."""

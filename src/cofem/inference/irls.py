@@ -12,7 +12,7 @@ from cofem.inference.base import ExpectationMaximisation, Info, Moments, State
 from cofem.inference.em import as_mean, data_columns
 from cofem.inference.problem import Problem
 from cofem.linalg.direct import covariance_of_data
-from cofem.linalg.factor import energy_of_columns, product, safe_cholesky, solve_lower
+from cofem.linalg.factor import ONE_THREAD, energy_of_columns, product, safe_cholesky, solve_lower
 
 #: Share of a coefficient that data determine below which it counts as this much.
 LEAST_FREEDOM = 1e-12
@@ -84,6 +84,10 @@ class IRLS(ExpectationMaximisation):
     def accelerates(self, state: State) -> bool:
         """Extrapolate if asked to: the moments are exact."""
         return self.accelerate
+
+    def wants_one_thread(self, problem: Problem) -> bool:
+        """Tell whether the matrix that is factored is small."""
+        return problem.n_rows <= ONE_THREAD
 
     def memory(self, problem: Problem) -> tuple[float, str]:
         """Phi, its whitened copy, and the N x N covariance with its factor."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from cofem.inference.loop import Ended, Stage, run
 from cofem.inference.problem import Problem
 from cofem.inference.progress import progress_bar
 from cofem.inference.record import Callback, Outcome, Record, Snapshot
+from cofem.operators.same_bits import one_blas_thread
 from cofem.status import StatusCode
 
 
@@ -95,7 +97,8 @@ class Runner:
             if one_step:
                 callbacks.append(lambda snapshot: True)
             watch = _Watch(self, callbacks, keeper.keep(stage.name, method))
-            outcome = run(problem, method, stage, watch, record)
+            with one_blas_thread() if method.wants_one_thread(problem) else nullcontext():
+                outcome = run(problem, method, stage, watch, record)
         if stage.judge is not None and outcome.status.code is not StatusCode.FAILED:
             figures = stage.judge(outcome.problem, outcome.state)
             figures["seconds"] = np.array(self.elapsed - began)

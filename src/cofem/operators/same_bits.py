@@ -33,9 +33,10 @@ _controller: Any = None
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Have BLAS use one thread meanwhile, in this process: sums then come out the same everywhere.
+    """Have BLAS use one thread meanwhile, in this process.
 
-    Several threads may be inside; the last one that leaves restores what was before.
+    Sums then come out the same everywhere, and small matrices wait for no other thread. Several threads may
+    be inside; the last one that leaves restores what was before.
     """
     global _inside, _limits, _controller
     from threadpoolctl import ThreadpoolController
