@@ -216,8 +216,8 @@ MUTATIONS = (
     Mutation(
         "banded inverse: the ring is not closed",
         "linalg/banded_inverse.py",
-        "rest = _Eliminated(last - coupling).inverse",
-        "rest = _Eliminated(last).inverse",
+        "coupling = eliminated.what_is_left(end, up, coupling) if is_ring else end",
+        "coupling = end",
         ("test_banded_inverse.py::test_the_diagonal_is_that_of_the_inverse",),
     ),
     Mutation(
@@ -327,6 +327,27 @@ MUTATIONS = (
         "return falls and found <= PROMISING.get(now, math.inf) * stage.promises",
         "return True",
         ("test_joint_parts.py::test_a_second_try_that_leads_nowhere_is_given_up",),
+    ),
+    Mutation(
+        "learned noise: parts that lose their signal stay",
+        "inference/noise/joint.py",
+        "if outcome.status.message != UNSETTLED:",
+        "if True:",
+        ("test_joint_parts.py::test_parts_whose_sweeps_do_not_settle_are_left_out",),
+    ),
+    Mutation(
+        "banded inverse: eliminated by the inverse",
+        "linalg/banded_inverse.py",
+        "return block - product(half, other, adjoint=True)",
+        "return block - product(left, product(self.inverse, right), adjoint=True)",
+        ("test_banded_inverse.py::test_strong_signals_of_which_samples_are_missing_keep_their_digits",),
+    ),
+    Mutation(
+        "exact methods: threads of BLAS that wait",
+        "inference/stages.py",
+        "with one_blas_thread() if method.wants_one_thread(problem) else nullcontext():",
+        "with nullcontext():",
+        ("test_joint_parts.py::test_small_exact_fits_have_one_thread_of_blas",),
     ),
     Mutation(
         "gate: doubt is never enough",

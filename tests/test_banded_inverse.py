@@ -37,6 +37,27 @@ def test_the_diagonal_is_that_of_the_inverse(size, reach, ring, is_complex, seed
     np.testing.assert_allclose(inverse_diagonal(bands), np.diag(np.linalg.inv(matrix)).real, rtol=1e-10)
 
 
+@given(
+    ring=st.booleans(),
+    is_complex=st.booleans(),
+    seen=st.floats(0.3, 1),
+    strength=st.floats(0, 9),
+    seed=st.integers(0, 2**16),
+)
+def test_strong_signals_of_which_samples_are_missing_keep_their_digits(
+    ring, is_complex, seen, strength, seed
+):
+    """Where the condition is c, the elimination may lose as many digits as c has, not twice as many."""
+    rng = np.random.default_rng(seed)
+    kernel = 0.8 ** np.arange(20) * (np.exp(0.3j * np.arange(20)) if is_complex else 1)
+    Phi = Convolution(kernel, 140, mode="circular" if ring else "linear", causal=True).to_dense()
+    Phi = Phi[rng.random(140) < seen] * 10 ** (strength / 2 * rng.random(140))
+    matrix = np.eye(140) + Phi.conj().T @ Phi
+    bands = np.array([matrix[(np.arange(140) + d) % 140, np.arange(140)] for d in range(20)])
+    allowed = 100 * np.finfo(float).eps * np.linalg.cond(matrix)
+    np.testing.assert_allclose(inverse_diagonal(bands), np.diag(np.linalg.inv(matrix)).real, rtol=allowed)
+
+
 @pytest.mark.parametrize("name", ["borders", "complex", "samples", "weights", "widening"])
 @pytest.mark.parametrize("silent", [False, True])
 def test_variances_are_exact_with_precisions_far_apart(name, silent):

@@ -8,18 +8,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.sparse.linalg import aslinearoperator
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import cofem
 from cofem.experiments import problems
+from cofem.inference import solver
 from cofem.inference.base import State
 from cofem.inference.irls import IRLS
 from cofem.inference.loop import Stage, run
 from cofem.inference.noise.joint import ExactParts, joint_method, split_jointly
+from cofem.inference.noise.rules import FromHeldOut
 from cofem.inference.problem import Problem
 from cofem.inference.registry import choose_method
 from cofem.inference.stages import Runner
 from cofem.inference.stopping import FAR_RISE
-from cofem.operators import DCT, Dense, Mask, block_diag
+from cofem.operators import DCT, Convolution, Dense, Mask, as_operator, block_diag
 from cofem.operators.dictionary import Dictionary
 from cofem.operators.row_parts import RowParts
 
@@ -211,8 +215,35 @@ def test_exact_methods_by_the_cost_of_a_step() -> None:
         for n, d in ((60, 200), (400, 150), (250, 1000), (20, 2000))
     }
     assert chosen == {(60, 200): "irls", (400, 150): "em", (250, 1000): "cofem", (20, 2000): "irls"}
-    alike = np.cumsum(rng.standard_normal((250, 1000)), axis=1)
-    assert choose_method(problem_of(alike, np.ones(250)))[0].name == "irls"
+    alike = {
+        (n, d): choose_method(problem_of(np.cumsum(rng.standard_normal((n, d)), axis=1), np.ones(n)))[0].name
+        for n, d in ((250, 1000), (500, 1500), (1300, 1200), (1200, 1300), (600, 3000))
+    }
+    names = {(250, 1000): "irls", (500, 1500): "irls", (1300, 1200): "em", (1200, 1300): "irls"}
+    assert alike == names | {(600, 3000): "cofem"}
+    # Products are all that is known, or columns are shifts of each other.
+    others = [aslinearoperator(np.cumsum(rng.standard_normal((500, 1500)), axis=1))]
+    others.append(np.asarray(Convolution(0.9 ** np.arange(30), 1500, causal=True).to_dense()))
+    for Phi in others:
+        problem = Problem(Dictionary(as_operator(Phi), like=np.zeros(1)), np.ones(Phi.shape[0]), 1.0)
+        assert choose_method(problem)[0].name == "cofem"
+
+
+@pytest.mark.parametrize("side", [60, 400])
+def test_small_exact_fits_have_one_thread_of_blas(side: int) -> None:
+    rng = np.random.default_rng(0)
+    Phi, y = rng.standard_normal((side, 500)), rng.standard_normal(side)
+
+    def threads() -> int:
+        return max(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas")
+
+    seen: list[int] = []
+    with threadpool_limits(2, user_api="blas"):
+        cofem.fit(
+            Phi, y, noise_std=1.0, method="irls", max_iter=3, tol=0, callback=lambda _: seen.append(threads())
+        )
+        assert threads() == 2
+    assert seen == 3 * [1 if side == 60 else 2]
 
 
 @pytest.mark.parametrize("seed", [200, 203])
@@ -246,6 +277,54 @@ def test_a_part_that_does_not_find_its_signal_does_not_hold_up_the_others() -> N
     assert steps.count("noise") < 45
 
 
+def stages_run(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Return what will hold the outcome of every stage by name."""
+    found: dict[str, Any] = {}
+    original = Runner.run
+
+    def noted(self: Runner, problem: Any, method: Any, stage: Any, **options: Any) -> Any:
+        found[stage.name] = original(self, problem, method, stage, **options)
+        return found[stage.name]
+
+    monkeypatch.setattr(Runner, "run", noted)
+    return found
+
+
+@pytest.mark.parametrize("most", [5, 3, 1])
+def test_parts_whose_sweeps_do_not_settle_are_left_out(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Where fewer than half are left, all are fitted one by one."""
+    case = problems.dense(1024, 4, 0.04, 0.05, 0)
+    stages, settle = stages_run(monkeypatch), solver.settle
+    sweeps_of: dict[int, int] = {}
+
+    def settle_few(sweeps: Any, *arguments: Any) -> Any:
+        blocks = sweeps.target.phi.shape[1] // 1024
+        sweeps_of[blocks] = sweeps_of.get(blocks, 0) + 1
+        lost = blocks > most and sweeps_of[blocks] > 3
+        return None if lost else settle(sweeps, *arguments)
+
+    monkeypatch.setattr(solver, "settle", settle_few)
+    post = cofem.fit(case.Phi, case.y, rng=0)
+    assert 1 / 1.3 < post.noise_std / 0.05 < 1.3
+    assert post.converged
+    names = [name for name in stages if "noise" in name]
+    wanted = {
+        5: ["0/noise/all/0"],
+        3: ["0/noise/all/0", "0/noise/all/0/less"],
+        1: ["0/noise/all/0", "0/noise/all/0/less", *(f"0/noise/{part}/0" for part in (1, 2, 3, 4))],
+    }
+    assert names == wanted[most]  # four parts of 26 data hold out a hundred
+    assert all(outcome.history["cg_iterations"].max() < 40 for outcome in stages.values())
+
+
+def test_of_orthonormal_rows_less_is_spread_where_that_is_unknown() -> None:
+    rows = Dense(np.eye(2))
+    rule = FromHeldOut(rows, np.ones(2), np.ones(2))
+    orthonormal = replace(rule, orthonormal=True)
+    assert [rule.less_spread(1.0, spread) for spread in (0.1, 0.5, 2.0)] == [0.9, 0.7, 0.7]
+    assert [orthonormal.less_spread(1.0, spread) for spread in (0.1, 0.5, 2.0)] == [0.9, 0.7, 0.8]
+
+
 def test_noise_stays_noise_if_fewer_data_are_held_out() -> None:
     rng = np.random.default_rng(0)
     Phi = rng.standard_normal((400, 600))
@@ -263,14 +342,7 @@ def test_a_second_try_that_leads_nowhere_is_given_up(monkeypatch: pytest.MonkeyP
     z[: d // 50] = 1.0
     y = Phi @ z + 0.8 * (d // 50) ** 0.5 * rng.standard_normal(d // 4)
     known = cofem.fit(Phi, y, noise_std=0.8 * (d // 50) ** 0.5, rng=0)
-    tries: dict[str, Any] = {}
-    original = Runner.run
-
-    def noted(self: Runner, problem: Any, method: Any, stage: Any, **options: Any) -> Any:
-        tries[stage.name] = original(self, problem, method, stage, **options)
-        return tries[stage.name]
-
-    monkeypatch.setattr(Runner, "run", noted)
+    tries = stages_run(monkeypatch)
     post = cofem.fit(Phi, y, rng=0)
     later = [
         outcome for name, outcome in tries.items() if "lower" in name or "fewer" in name or "all/1" in name

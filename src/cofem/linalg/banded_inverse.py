@@ -49,14 +49,20 @@ def inverse_diagonal(bands: np.ndarray) -> np.ndarray:
     ends = _entries(bands, starts[[0, -1]], np.array([chain, chain]), width, size - chain)
 
     inverses, steps = np.empty_like(own), np.empty_like(below)
-    eliminated = _Eliminated(own[0])
+    eliminated, is_ring = _Eliminated(own[0]), bool(ends[0].any())
+    coupling = ends[0] + (ends[1] if count == 1 else 0)  # with the last block
     for i in range(count):
         inverses[i] = eliminated.inverse
+        if is_ring or i == count - 1:
+            last = eliminated.what_is_left(last, coupling, coupling)
         if i < count - 1:
+            up = np.conj(below[i]).T
             steps[i] = product(below[i], inverses[i])
-            eliminated = _Eliminated(eliminated.what_is_left(own[i + 1], np.conj(below[i]).T))
-    if not ends[0].any():
-        rest = _Eliminated(eliminated.what_is_left(last, ends[1])).inverse
+            end = ends[1] if i == count - 2 else np.zeros_like(coupling)
+            coupling = eliminated.what_is_left(end, up, coupling) if is_ring else end
+            eliminated = _Eliminated(eliminated.what_is_left(own[i + 1], up, up))
+    rest = _Eliminated(last).inverse
+    if not is_ring:
         return _on_a_line(inverses, steps, ends[1], rest)
     images = np.zeros((count, width, size - chain), dtype=own.dtype)
     images[0] += ends[0]
@@ -71,8 +77,6 @@ def inverse_diagonal(bands: np.ndarray) -> np.ndarray:
         inner = inverses[i] + _around(steps[i], inner)
         images[i] = product(inverses[i], images[i]) - product(steps[i], images[i + 1], adjoint=True)
         diagonal[i] = np.diagonal(inner).real
-    coupling = product(ends[0], images[0], adjoint=True) + product(ends[1], images[-1], adjoint=True)
-    rest = _Eliminated(last - coupling).inverse
     images = images.reshape(chain, -1)
     found = diagonal.ravel() + np.einsum("ij,ij->i", product(images, rest), np.conj(images)).real
     return np.concatenate([found, np.diagonal(rest).real])
@@ -123,16 +127,17 @@ class _Eliminated:
         inverse = np.tril(inverse)
         self.inverse = np.asarray(inverse + np.conj(np.tril(inverse, -1)).T)
 
-    def what_is_left(self, block: np.ndarray, coupling: np.ndarray) -> np.ndarray:
-        """Return ``block - coupling^H inverse coupling``.
+    def what_is_left(self, block: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """Return ``block - left^H inverse right``.
 
         By the factor, whose condition is the root of the matrix's: by the inverse, variances of strong
         signals were off by a hundredth where samples are missing.
         """
         if self.factor is None:
-            return block - product(coupling, product(self.inverse, coupling), adjoint=True)
-        half = solve_lower(self.factor, np.ascontiguousarray(coupling))
-        return block - product(half, half, adjoint=True)
+            return block - product(left, product(self.inverse, right), adjoint=True)
+        half = solve_lower(self.factor, np.ascontiguousarray(left))
+        other = half if right is left else solve_lower(self.factor, np.ascontiguousarray(right))
+        return block - product(half, other, adjoint=True)
 
 
 def _entries(bands: np.ndarray, rows: np.ndarray, columns: np.ndarray, height: int, width: int) -> np.ndarray:
