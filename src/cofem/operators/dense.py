@@ -29,6 +29,7 @@ from cofem._arrays import (
 from cofem._blocks import CACHE_BLOCK, blocks, vectors_at_once
 from cofem.operators.base import Operator
 from cofem.operators.entries import StoredMatrix, gram_of_columns
+from cofem.operators.same_bits import blas_kernel
 
 #: So few vectors are multiplied one after the other with a matrix of at least so many entries: for several at
 #: once BLAS copies the matrix first, and two take as long as three to five one by one (docs/numerics.md).
@@ -37,6 +38,9 @@ FEW, LARGE = 3, 2**16
 #: BLAS does not copy. Where rows of the tiles are apart in memory that pays for four vectors, and if the
 #: matrix stays in the cache.
 SEVERAL, HUGE, TILE, FOUR, CACHED = 8, 2**22, 2**19, 4, 2**20
+#: But only OpenBLAS's kernels for AVX-512 do without copies. With others so many vectors are multiplied one
+#: after the other with a matrix of no more entries than stay in the cache.
+WITHOUT_COPIES, FIVE, IN_CACHE = frozenset({"SkylakeX", "Cooperlake", "SapphireRapids"}), 5, 2**21
 
 
 class Dense(Operator):
@@ -247,7 +251,7 @@ def _times(x: Array, matrix: Array) -> Array:
     def multiply(x: Array) -> Array:
         xp = namespace(x)
         vectors = xp.reshape(x, (-1, x.shape[-1]))
-        if isinstance(x, np.ndarray) and 1 < vectors.shape[0] <= FEW and matrix.size >= LARGE:
+        if isinstance(x, np.ndarray) and _pays_one_by_one(len(vectors), matrix):
             out = np.empty((vectors.shape[0], matrix.shape[1]), dtype=np.result_type(x, matrix))
             for vector, product in zip(vectors, out, strict=True):
                 np.matmul(vector, matrix, out=product)
@@ -261,6 +265,13 @@ def _times(x: Array, matrix: Array) -> Array:
 
     # A mixed product would make a complex copy of a real matrix.
     return multiply(x) if is_complex(matrix) else by_parts(multiply, x)
+
+
+def _pays_one_by_one(count: int, matrix: np.ndarray) -> bool:
+    """Tell whether so many products with a vector are faster than one with a matrix."""
+    if count < 2 or matrix.size < LARGE:
+        return False
+    return count <= FEW or (count <= FIVE and matrix.size <= IN_CACHE and blas_kernel() not in WITHOUT_COPIES)
 
 
 def _pays_in_tiles(count: int, matrix: np.ndarray) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,27 @@ def aligned(value: Any) -> Any:
 _lock = threading.Lock()
 _inside = 0
 _limits: Any = None
-_controller: Any = None
+
+
+@cache
+def _controller() -> Any:
+    """Return who controls the libraries in this process; looking for them takes a while."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
+
+@cache
+def blas_kernel() -> str:
+    """Return what processor BLAS has its kernels for, as OpenBLAS names it; "" where that is not known.
+
+    Examples
+    --------
+    >>> isinstance(blas_kernel(), str)
+    True
+    """
+    found = (getattr(library, "architecture", "") for library in _controller().lib_controllers)
+    return next(filter(None, found), "")
 
 
 @contextmanager
@@ -38,14 +59,11 @@ def one_blas_thread() -> Iterator[None]:
     Sums then come out the same everywhere, and small matrices wait for no other thread. Several threads may
     be inside; the last one that leaves restores what was before.
     """
-    global _inside, _limits, _controller
-    from threadpoolctl import ThreadpoolController
+    global _inside, _limits
 
     with _lock:
-        if _controller is None:  # looking for libraries takes a while
-            _controller = ThreadpoolController()
         if _inside == 0:
-            _limits = _controller.limit(limits=1, user_api="blas")
+            _limits = _controller().limit(limits=1, user_api="blas")
         _inside += 1
     try:
         yield
