@@ -179,6 +179,31 @@ def test_resumed_among_joint_parts(tmp_path: Path) -> None:
     assert post.noise_std == whole.noise_std
 
 
+def test_resumed_in_second_tries_and_without_the_parts_that_were_left_out(tmp_path: Path) -> None:
+    """What a try said at earlier steps decides whether it is given up, and must outlive an interruption."""
+    case, steps = problems.dense(512, 4, 0.06, 0.01, 20), []
+    whole = cofem.fit(
+        case.Phi, case.y, rng=20, callback=lambda snapshot: steps.append(snapshot.stage) and None
+    )
+    for last in range(6, len(steps), len(steps) // 8):
+        path, seen = tmp_path / f"{last}.npz", []
+
+        def interrupt(snapshot: Any, last: int = last, seen: list[Any] = seen) -> None:
+            seen.append(snapshot)
+            if len(seen) == last:
+                raise KeyboardInterrupt
+
+        with pytest.raises(cofem.FitInterrupted):
+            cofem.fit(case.Phi, case.y, rng=20, callback=interrupt, checkpoint=path)
+        seen.clear()
+        post = cofem.fit(
+            case.Phi, case.y, rng=20, resume=path, callback=lambda s, seen=seen: seen.append(s) and None
+        )
+        assert len(seen) <= len(steps) - last + 1
+        assert np.array_equal(post.mean, whole.mean)
+        assert post.noise_std == whole.noise_std
+
+
 class Quiet:
     """Nobody looks on."""
 
