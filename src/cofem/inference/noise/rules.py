@@ -41,8 +41,6 @@ from cofem.operators import Operator
 #: way to zero their variances are far too large, and would explain all of it. And where a fit ends as soon as
 #: the noise has settled, with larger ones.
 MOST_SPREAD, MOST_SPREAD_EARLY = 0.3, 0.25
-#: The same where the spread is more than all of the error, and so says nothing, and rows are orthonormal.
-SPREAD_UNKNOWN = 0.2
 #: Rise of the noise variance in a step, where it may rise before the fit has settled.
 FASTEST_RISE = 2.0
 #: Held-out data from which on their median says something, the median of the square of a normal number (real,
@@ -129,9 +127,13 @@ class FromHeldOut:
         return found if settled else min(found, problem.noise_var)
 
     def less_spread(self, error: float, spread: float) -> float:
-        """Return a mean squared error less what the spread explains of it."""
+        """Return a mean squared error less what the spread explains of it.
+
+        A spread that is larger than the error says nothing. Small coefficients take up the noise of the data
+        that they were fitted to; at other rows that adds to the error, but less where rows are orthonormal.
+        """
         unknown = self.orthonormal and spread >= error
-        share = min(self.most_spread, SPREAD_UNKNOWN) if unknown else self.most_spread
+        share = MOST_SPREAD_EARLY if unknown else self.most_spread
         return error - min(spread, share * error)
 
     def _spread(self, problem: Problem, state: State, settled: bool) -> float:
