@@ -40,12 +40,12 @@ BROKEN = (
 #: How a run ends that has nothing but message passing.
 UNSETTLED = "message passing does not settle"
 
-#: Note of a fit whose systems conjugate gradients did not solve.
 #: What a fit ends with whose last check failed where nothing better was left.
 ROUGH_VARIANCES = (
     "the last check found rough variances, and no better estimate is at hand; where memory allows, "
     "method='irls' or 'em' is exact"
 )
+#: Note of a fit whose systems conjugate gradients did not solve.
 FACTORED = "the systems were factored, since conjugate gradients ran out of steps"
 
 
