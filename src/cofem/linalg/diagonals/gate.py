@@ -252,20 +252,18 @@ class Gate(DiagonalEstimator):
                     steps=0, next_check=2, doubtful=0, own_checks=0, failed=failed, inner=None, started=False
                 )
                 estimate = DiagonalEstimate(value, estimate.uncertainty, used="check probes")
-        following, notes = current, {}
-        if direct is not None or verdict.steps == 1:  # else nothing has changed
-            following = self._current(context, verdict)
-            last_resort = self._is_last_resort(following)
-            verdict = verdict._replace(exact=following.name == "exact", last_resort=last_resort)
-            notes = {"diagonal": self._explain(context, verdict, following)}
-        quiet = following.quiet(verdict.inner) if verdict.started else True
-        verdict = verdict._replace(quiet=quiet)
+        following = self._current(context, verdict)
+        verdict = verdict._replace(
+            exact=following.name == "exact",
+            last_resort=self._is_last_resort(following),
+            quiet=following.quiet(verdict.inner) if verdict.started else True,
+        )
         return DiagonalEstimate(
             estimate.value,
             estimate.uncertainty,
             verdict,
             estimate.used,
-            notes,
+            {"diagonal": self._explain(context, verdict, following)},
             figures,
             misled,
             estimate.coherent,
