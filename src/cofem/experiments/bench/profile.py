@@ -85,7 +85,8 @@ class Profile(Study):
         "DCT samples, N = D/4, 0.1 D coefficients from N(0, 1), noise 0.005 known, float32, a default fit "
         "to its end. Every product with an operator is timed where it is called, those of the checks before "
         "the first step and after the last one among them. The limit is the time of the products alone. "
-        "Transforms are SciPy's, as after a plain install, or those of ducc0 (the extra `fast`), which are faster."
+        "Transforms are SciPy's, as after a plain install, or those of ducc0 (the extra `fast`), which are "
+        "faster."
     )
     setting_columns = ("D", "transforms")
     figures = ("operator_share",)
