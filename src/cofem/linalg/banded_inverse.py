@@ -50,7 +50,7 @@ def inverse_diagonal(bands: np.ndarray) -> np.ndarray:
 
     inverses, steps = np.empty_like(own), np.empty_like(below)
     eliminated, is_ring = _Eliminated(own[0]), bool(ends[0].any())
-    coupling = ends[0] + (ends[1] if count == 1 else 0)  # with the last block
+    coupling = ends[0]  # with the last block
     for i in range(count):
         inverses[i] = eliminated.inverse
         if is_ring or i == count - 1:

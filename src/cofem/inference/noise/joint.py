@@ -180,7 +180,7 @@ def run_jointly(
     stage: Stage,
     runner: Runner,
 ) -> tuple[Outcome, FromParts] | None:
-    """Fit the rest of the data for all parts at once; None where less than half of them keep their signal.
+    """Fit the rest of the data for all parts at once; None where no more than half of them keep their signal.
 
     A part that has lost its signal is fitted at a noise far too small for it, and soon takes as many columns
     as it has data: sweeps do not settle then. The one whose predictions are worst is left out, and the others
