@@ -66,8 +66,9 @@ class Carry(NamedTuple):
     coherent: bool = False
     #: The precision of what the data say, where the mean was found by message passing.
     tau: float | None = None
-    #: In how many steps it was, and whether it took few sweeps in every one of them.
+    #: In how many steps it was, in how many sweeps in the last one, and whether it took few in every one.
     swept: int = 0
+    sweeps: int = 0
     quick: bool = True
     #: Whether message passing failed once, and is not tried again.
     gave_up: bool = False
@@ -130,7 +131,10 @@ class Solver:
         if carry.confirms:
             self.exchange = None if carry.tau is None else exchange
             return None
-        before = None if known is None else Before(as_rows(known.mean), known.alpha, carry.tau, carry.dual)
+        before = None
+        if known is not None:
+            sweeps = carry.sweeps if carry.swept > EARLY else 0  # at first their number jumps
+            before = Before(as_rows(known.mean), known.alpha, carry.tau, carry.dual, sweeps)
         if self.data is None and self.phi.facts.row_gram is not None:
             self.data = self.phi.adjoint(y)
         target = Target(self.phi, self.alpha, self.noise_var, y=y, data=self.data)

@@ -39,6 +39,8 @@ from cofem.operators.dictionary import Dictionary
 SHARE, EARLY, LATE_SHARE = 0.15, 4, 0.2
 #: The same for probes, which judge others.
 SHARE_OF_PROBES = 0.05
+#: By how many sweeps fewer an update of alpha may take than the one before.
+FEWER = 1
 #: Most sweeps for one alpha: what takes more is left to conjugate gradients.
 MOST_SWEEPS = 30
 #: Rate from which on moves that have nearly one direction (this cosine) are summed up, unless the rate is as
@@ -101,12 +103,15 @@ class Before(NamedTuple):
         What the data said; None where the mean was not found by sweeps.
     dual : array of shape (L, N) or None
         What `Swept` had.
+    sweeps : int
+        How many it took; 0 where that is not known.
     """
 
     mean: Array
     alpha: Array
     tau: float | None = None
     dual: Array | None = None
+    sweeps: int = 0
 
 
 class Target(NamedTuple):
@@ -344,18 +349,20 @@ def settle(sweeps: Sweeps, before: Before | None, share: float = SHARE) -> Swept
     sweeps : Sweeps
         `OrthonormalSweeps` or `GaussianSweeps`.
     before : Before or None
-        Where the last sweeps ended, before alpha was updated; None to begin from zero.
+        Where the last sweeps ended, before alpha was updated; None to begin from zero. Their number is hardly
+        ever less by more than one from one update to the next, so moves are not looked at until then.
     share : float
         What may be left to go, as a share of the way from the start.
     """
     start = None if before is None else before.mean
     messages = None if before is None else sweeps.resumed(before)
-    # The last move, kept while sweeps are slow, its length and that of all.
-    before_last, size = None, np.inf
-    path = np.inf if messages is None else _distance(sweeps, messages, start)
+    # A rate takes two moves.
+    first_look = 1 if messages is None else before.sweeps - FEWER - 1
+    # The last move, kept while sweeps are slow, its length and that of all, or infinity.
+    before_last, size, path = None, np.inf, np.inf
     for count in range(1, MOST_SWEEPS + 1):
         new = sweeps.advance(messages)
-        if messages is None:
+        if messages is None or count < first_look:
             messages = new
             continue
         move = sweeps.move(new, messages)
@@ -366,7 +373,7 @@ def settle(sweeps: Sweeps, before: Before | None, share: float = SHARE) -> Swept
         # What is left to go, where every move is shorter than the one before by as much as the last.
         left = size * rate / (1 - rate) if rate < 1 else np.inf
         path += size
-        if left <= share * path and np.isfinite(last):  # no more than the path: no need to look
+        if rate < 1 and left <= share * path and np.isfinite(last):  # no more than the path: no need to look
             path = _distance(sweeps, new, start)
             if left <= share * path:
                 return Swept(sweeps.solution(new), sweeps.dual(new), count)
