@@ -323,8 +323,8 @@ MUTATIONS = (
     ),
     Mutation(
         "learned noise: second tries are never given up",
-        "inference/loop.py",
-        "return falls and found <= PROMISING.get(now, math.inf) * stage.promises",
+        "inference/noise/second_tries.py",
+        "return falls and said <= PROMISING.get(now, math.inf) * self.wanted",
         "return True",
         ("test_joint_parts.py::test_a_second_try_that_leads_nowhere_is_given_up",),
     ),

@@ -8,7 +8,7 @@ import pytest
 import cofem
 from cofem.inference import base
 from cofem.inference.base import State
-from cofem.inference.noise.learning import split
+from cofem.inference.noise.held_out import split
 from cofem.inference.noise.rules import MOST_SPREAD, FromEvidence, FromHeldOut
 from cofem.inference.problem import Problem
 

@@ -31,7 +31,8 @@ from cofem.inference.base import Method
 from cofem.inference.checkpoint import Keeper
 from cofem.inference.checkpoint.fingerprint import fingerprint_of
 from cofem.inference.choice import choose_prior
-from cofem.inference.noise.learning import AlreadyLearned, Learned, Plan, choose_strategy
+from cofem.inference.noise.learning import AlreadyLearned, choose_strategy
+from cofem.inference.noise.strategy import Learned, Plan
 from cofem.inference.notes import (
     about_copies,
     about_expected_error,

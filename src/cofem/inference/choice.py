@@ -20,16 +20,10 @@ from cofem.inference.analysis.problem import AnalysisProblem
 from cofem.inference.comparison import Compared, Comparison, standard_error
 from cofem.inference.judged import Judged, Stopped, together
 from cofem.inference.loop import Ended, Stage
-from cofem.inference.noise.learning import (
-    FromTheFit,
-    HeldOutParts,
-    Learned,
-    Plan,
-    choose_strategy,
-    has_plenty,
-    with_few_data,
-)
+from cofem.inference.noise.held_out import HeldOutParts
+from cofem.inference.noise.learning import FromTheFit, choose_strategy, has_plenty
 from cofem.inference.noise.rules import STRONG
+from cofem.inference.noise.strategy import Learned, Plan, with_few_data
 from cofem.inference.problem import Problem
 from cofem.inference.stages import Runner
 from cofem.operators import Operator

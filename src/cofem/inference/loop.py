@@ -6,6 +6,7 @@ import cmath
 import logging
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -13,22 +14,13 @@ import numpy as np
 from cofem._arrays import Array, inner, namespace
 from cofem.inference.base import Info, Method, State
 from cofem.inference.noise.rules import Bounded, NoiseRule, least_noise
+from cofem.inference.noise.second_tries import SecondTry, given_up
 from cofem.inference.problem import Problem
 from cofem.inference.record import FitInterrupted, Outcome, Record, Snapshot
 from cofem.inference.stopping import FAR_RISE, Judgement, NoiseChange, judge, judge_first
 from cofem.status import Status, StatusCode
 
 logger = logging.getLogger("cofem")
-
-#: Steps after which a second try that leads nowhere shows: what the noise rule must say by then, relative to
-#: what the first try found, and to what it said at an earlier step unless it is far below the former. (Of 206
-#: tries that found the signal 201 passed, of 481 that did not 372 were given up, after 15 steps on average.
-#: Spikes of one size hardly show before they are found: with 0.8, 15 in place of 4 of 123 were lost.)
-PROMISING = {15: 1.25, 30: 0.8}
-FALLS, FAR_BELOW = {12: (6, 1.02), 15: (10, 0.96), 20: (15, 0.9)}, 0.75
-#: Steps at which it is asked, and by what name the history has the answer.
-ASKED, FOUND = frozenset(PROMISING) | set(FALLS) | {before for before, _ in FALLS.values()}, "noise_found"
-GIVEN_UP = "given up"
 
 
 class Judge(Protocol):
@@ -93,9 +85,8 @@ class Stage(NamedTuple):
         Whether nothing but the noise is wanted: the run ends once that has settled.
     loose : bool
         Whether the mean may still change a little at the end, as in a fit on the way to another.
-    promises : float or None
-        The noise variance that the noise rule must come down to, see `PROMISING` and `FALLS`, or the run is
-        given up. None for a run that is not a second try.
+    second_try : SecondTry or None
+        What is asked of the noise rule while the run goes on, or it is given up; None for a first try.
     """
 
     name: str
@@ -110,7 +101,7 @@ class Stage(NamedTuple):
     passes_on: bool = False
     rough: bool = False
     loose: bool = False
-    promises: float | None = None
+    second_try: SecondTry | None = None
 
     @property
     def start(self) -> Array | float | None:
@@ -155,10 +146,11 @@ def run(
             if record.iteration >= stage.max_iter:
                 status = _out_of_steps(record, stage)
                 break
-            if not _is_promising(problem, record, stage):
-                why = f"{GIVEN_UP} after {record.iteration} steps: no sign of a signal"
-                status = Status(StatusCode.MAX_ITER, why)
-                break
+            if stage.second_try is not None and stage.noise is not None:
+                says = partial(stage.noise, problem, record.state, True)
+                if not stage.second_try.is_promising(record.rows[: record.iteration], says):
+                    status = given_up(record.iteration)
+                    break
             step = _next_step(problem, method, stage, record, watch.rng)
             if step.info.end is StatusCode.FAILED:
                 status = Status(
@@ -373,18 +365,6 @@ def _finish(
     trouble = last.trouble or record.trouble
     decisions = record.decisions | last.notes
     return replace(record, state=state, troubles=troubles, trouble=trouble, decisions=decisions), status
-
-
-def _is_promising(problem: Problem, record: Record, stage: Stage) -> bool:
-    """Tell whether a second try has come as far as it must; what it says is noted with the step."""
-    now = record.iteration
-    if stage.promises is None or stage.noise is None or now not in ASKED:
-        return True
-    found = stage.noise(problem, record.state, True)
-    record.rows[now - 1][FOUND] = found
-    before, share = FALLS.get(now, (now, 1.0))
-    falls = found <= max(share * float(record.rows[before - 1][FOUND]), FAR_BELOW * stage.promises)
-    return falls and found <= PROMISING.get(now, math.inf) * stage.promises
 
 
 def _out_of_steps(record: Record, stage: Stage) -> Status:

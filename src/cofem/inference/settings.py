@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cofem._arrays import to_numpy
-from cofem.inference.noise.learning import NoiseStrategy
+from cofem.inference.noise.strategy import NoiseStrategy
 from cofem.inference.record import Callback
 from cofem.operators import Operator
 from cofem.priors import PRIORS, Independent, Prior

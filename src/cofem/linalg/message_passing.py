@@ -357,7 +357,7 @@ def settle(sweeps: Sweeps, before: Before | None, share: float = SHARE) -> Swept
     start = None if before is None else before.mean
     messages = None if before is None else sweeps.resumed(before)
     # A rate takes two moves.
-    first_look = 1 if messages is None else before.sweeps - FEWER - 1
+    first_look = 0 if before is None else before.sweeps - FEWER - 1
     # The last move, kept while sweeps are slow, its length and that of all, or infinity.
     before_last, size, path = None, np.inf, np.inf
     for count in range(1, MOST_SWEEPS + 1):

@@ -20,7 +20,8 @@ from cofem.inference.analysis.residuals import neighbours_alike
 from cofem.inference.analysis.tiles import LARGE, TILES, tiles
 from cofem.inference.base import State
 from cofem.inference.loop import Stage
-from cofem.inference.noise.learning import HeldOutParts, Plan
+from cofem.inference.noise.held_out import HeldOutParts
+from cofem.inference.noise.strategy import Plan
 from cofem.inference.prediction import Errors
 from cofem.inference.problem import Problem
 from cofem.inference.record import FitInterrupted
