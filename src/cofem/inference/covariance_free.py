@@ -127,6 +127,8 @@ class CoFEM(ExpectationMaximisation):
     noise_tol: ClassVar[float] = 0.03
     #: Whether conjugate gradients take over where message passing does not settle; else the run ends there.
     takes_over: ClassVar[bool] = True
+    #: What sweeps may leave to go after the first updates of alpha, in place of `Sweeps.late_share`.
+    late_share: ClassVar[float | None] = None
 
     def __post_init__(self) -> None:
         for field in ("probes", "cg_iterations"):

@@ -152,7 +152,8 @@ class Solver:
         with np.errstate(over="ignore", invalid="ignore"):
             sweeps = (OrthonormalSweeps if orthonormal else GaussianSweeps)(target, exchange)
             # Who asks for better means, or better probes, has them.
-            share = SHARE if self.carry.swept < EARLY else sweeps.late_share
+            late_share = self.method.late_share or sweeps.late_share
+            share = SHARE if self.carry.swept < EARLY else late_share
             asked = self.method.cg_tol / CG_TOL
             if target.b is not None:
                 share, asked = SHARE_OF_PROBES, self.method.probe_tol / PROBE_TOL

@@ -144,6 +144,8 @@ class SweptParts(CoFEM):
     diagonal: str | DiagonalEstimator = "self_consistent"
 
     takes_over: ClassVar[bool] = False
+    #: With 0.15 and 0.2, as elsewhere, 3 to 22 % more products for the same noise.
+    late_share: ClassVar[float | None] = 0.4
 
     def confirm(
         self, problem: Problem, state: State, info: Info, limit: float, rng: np.random.Generator
