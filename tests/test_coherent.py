@@ -15,12 +15,19 @@ from cofem.linalg.build import build_system
 from cofem.linalg.couplings import SIZES, GridCouplings, StoredCouplings
 from cofem.linalg.diagonals import Clusters, ContinuedContext, Gate, Pooled, PosteriorContext
 from cofem.linalg.diagonals.shares import Shares, in_clusters, in_tiles, inverses_of_lower
-from cofem.linalg.find_couplings import find_couplings, has_couplings
+from cofem.linalg.find_couplings import (
+    MOST_ALIKE,
+    PAIRS_AT_ONCE,
+    find_couplings,
+    has_couplings,
+    plainly_coupled,
+)
 from cofem.linalg.preconditioners import Deflated, FourierPreconditioner
 from cofem.linalg.preconditioners.deflation import gram_entries, sparse_gram
 from cofem.linalg.system import PosteriorSystem
 from cofem.linalg.tiles import tiles_of
 from cofem.operators import DCT, Convolution, Dense, Diagonal, Identity, Mask, Sparse, vstack
+from cofem.operators.dictionary import Dictionary
 
 from .problems import dictionary
 
@@ -40,6 +47,11 @@ def twins(n=64, d=256, apart=0.03, seed=0):
     Phi = np.repeat(rng.standard_normal((n, d // 2)), 2, axis=1)
     Phi[:, 1::2] += apart * rng.standard_normal((n, d // 2))
     return Phi / np.sqrt(n)
+
+
+def walks(n, d, seed=0):
+    """Columns that are random walks in n places at once: nearly all are alike."""
+    return np.cumsum(np.random.default_rng(seed).standard_normal((n, d)), axis=1)
 
 
 # --- circulants ---------------------------------------------------------------------------------------
@@ -185,6 +197,8 @@ def correlations(phi):
         Sparse(scipy.sparse.csr_array(twins())),
         Dense(twins() * np.geomspace(1e-3, 1e3, 256)),
         Dense(twins() * np.exp(1j * np.arange(256))),
+        Dense(walks(64, 512)),
+        Dense(walks(64, 512) * np.exp(1j * np.arange(512))),
     ],
 )
 def test_clusters_hold_the_most_coupled_columns(Phi):
@@ -205,6 +219,21 @@ def test_clusters_hold_the_most_coupled_columns(Phi):
         closest = np.argsort(-np.abs(whole[around]))[1]
         assert closest in cluster or np.abs(whole[around, closest]) < 0.45
         assert np.linalg.eigvalsh(matrix).min() > -1e-9
+
+
+def test_where_all_columns_are_alike_not_all_pairs_are_computed(monkeypatch):
+    asked = []
+    original = Dictionary._local_gram
+    monkeypatch.setattr(
+        Dictionary, "_local_gram", lambda phi, some: asked.append(some.size) or original(phi, some)
+    )
+    phi = dictionary(walks(64, 1024))
+    assert plainly_coupled(phi)  # the first pairs tell
+    assert sum(asked) <= 2 * PAIRS_AT_ONCE
+    couplings = find_couplings(phi)
+    assert sum(asked) <= 1024 * (2 * MOST_ALIKE + couplings.size) + 2 * PAIRS_AT_ONCE
+    closest = np.argsort(-np.abs(correlations(phi)) + 2 * np.eye(1024), axis=1)[:, 0]
+    assert np.mean((couplings.places == closest[:, None]).any(axis=1)) > 0.99
 
 
 def test_weights_decide_between_candidates():

@@ -36,9 +36,10 @@ SOMETHING = 0.64
 FEW_FOR_ROUGH = 20
 #: Noise variance relative to the data from which on the signal may have been missed since too many data were
 #: held out; how many are then: this share, so many at least, in each of three parts, and this share at most.
-#: And how much less noise they must find: so much less that twenty data do not say so by chance.
+#: And how much less noise they must find: so much less that twenty data do not say so by chance. Of fewer
+#: data than that takes, more parts have the largest share each.
 MUCH_NOISE, FEW_HELD_OUT, FEWEST_HELD_OUT, MOST_HELD_OUT, FAR_LESS = 0.1, 0.02, 20, 0.05, 0.02
-#: Where the noise starts once more, relative to the data, where it cannot be tried with fewer held out.
+#: Where the noise starts there, relative to the data.
 LOWER = 0.01
 #: Noise variance relative to the data from which on parts that are fitted together go on to their end. Slow
 #: progress looks as if the noise had settled: of 120 fits (DCT, D = 1024, N = D/3 to D/5, noise 0.03 and 0.1)
@@ -97,8 +98,8 @@ class HeldOutParts:
         """Fit the rest of the data for each part, and take the median of what the parts say.
 
         Near the limit of what data tell, the rest may be too few to find the signal, which is then taken for
-        noise. So where much noise was found, it is tried with fewer held out, or from a lower noise where
-        there are too few data for that: far less noise is taken for the truth.
+        noise. So where much noise was found, it is tried with fewer held out; of few data, also from a lower
+        noise: far less noise is taken for the truth.
         """
         if problem.n_rows < 2:
             raise ValueError("noise_std cannot be learned from a single datum; give noise_std")
@@ -110,25 +111,30 @@ class HeldOutParts:
         first = found.noise_var
         count = max(FEWEST_HELD_OUT, round(FEW_HELD_OUT * problem.n_rows))
         if count <= MOST_HELD_OUT * problem.n_rows:
-            order = runner.rng.permutation(problem.n_rows)
-            parts = [np.sort(rows) for rows in np.split(order[: 3 * count], 3)]
+            parts = _drawn_parts(problem.n_rows, count, 3, runner.rng)
             again = self._learn_one_by_one(problem, parts, plan, runner, first)
             why = "with more of them held out"
+        elif sum(rows.size for rows in parts) >= FEWEST_HELD_OUT:
+            again = self._learn_from_below(problem, plan, runner, first)
+            why = "with more of them held out, from a larger noise"
         else:
-            again = self._learn_from_below(problem, parts, plan, runner, first)
-            why = "from a larger noise"
+            return found
         if again is None or again.fault:
             return found
         if again.stopped:
             return found._replace(note=STOPPED, stopped=True)
         return again._replace(note=f"{again.note}: {why} the signal is not found")
 
-    def _learn_from_below(
-        self, problem: Problem, parts: list[np.ndarray], plan: Plan, runner: Runner, first: float
-    ) -> Learned | None:
-        """Learn the noise from a lower start; None where that does not find far less than at first."""
+    def _learn_from_below(self, problem: Problem, plan: Plan, runner: Runner, first: float) -> Learned | None:
+        """Learn the noise from a lower start, and with fewer data held out in each of more parts.
+
+        None where that does not find far less than at first.
+        """
+        size = max(1, round(MOST_HELD_OUT * problem.n_rows))
+        count = max(self.most_parts, math.ceil(FEWEST_HELD_OUT / size))
+        parts = _drawn_parts(problem.n_rows, size, count, runner.rng)
         method = joint_method(problem, parts) if plan.alpha_init is None else None
-        if method is None or sum(rows.size for rows in parts) < FEWEST_HELD_OUT:
+        if method is None:
             return None
         lower = replace(self, starts=(LOWER,))
         found = lower._learn_jointly(problem, parts, plan, runner, method, first)
@@ -315,8 +321,13 @@ class HeldOutParts:
         """Choose the rows to hold out, one set for each fit."""
         size = max(1, round(self.share * n_rows))
         count = min(self.most_parts, math.ceil(self.wanted / size), n_rows // size)
-        order = rng.permutation(n_rows)
-        return [np.sort(order[i * size : (i + 1) * size]) for i in range(max(1, count))]
+        return _drawn_parts(n_rows, size, max(1, count), rng)
+
+
+def _drawn_parts(n_rows: int, size: int, count: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Draw so many sets of rows of one size, in order, which have none in common."""
+    order = rng.permutation(n_rows)
+    return [np.sort(order[i * size : (i + 1) * size]) for i in range(count)]
 
 
 def may_be_rough(problem: Problem) -> bool:
