@@ -288,11 +288,12 @@ def test_signal_near_the_limit_is_not_taken_for_noise(seed: int) -> None:
     assert "with more of them held out the signal is not found" in str(post.status)
 
 
-def test_signal_that_few_data_hide_is_found_from_a_lower_noise() -> None:
-    # 205 data are too few to hold fewer out. From a tenth of the data's power, the noise was 37 times too
-    # large.
-    case = problems.dense(1024, 5, 0.04, 0.1, 1)
-    post = cofem.fit(case.Phi, case.y, rng=1)
+@pytest.mark.parametrize(("D", "noise", "seed"), [(1024, 0.1, 1), (512, 0.005, 1006), (512, 0.005, 1022)])
+def test_signal_that_few_data_hide_is_found_from_a_lower_noise(D: int, noise: float, seed: int) -> None:
+    # Of 205 and 102 data, 2 % would be too few to hold out. From a tenth of the data's power, the noise was
+    # 37 and 600 times too large. The second takes parts of 5 in place of 10 data, too.
+    case = problems.dense(D, 5, 0.04, noise, seed)
+    post = cofem.fit(case.Phi, case.y, rng=seed)
     assert 1 / 1.5 < post.noise_std / case.noise_std < 1.5
     assert case.nrmse(post.mean) < 2
     assert "from a larger noise the signal is not found" in str(post.status)

@@ -116,7 +116,7 @@ class HeldOutParts:
             why = "with more of them held out"
         elif sum(rows.size for rows in parts) >= FEWEST_HELD_OUT:
             again = self._learn_from_below(problem, plan, runner, first)
-            why = "with more of them held out, from a larger noise"
+            why = "with more of them held out and from a larger noise"
         else:
             return found
         if again is None or again.fault:
