@@ -39,6 +39,8 @@ FEW_FOR_ROUGH = 20
 #: And how much less noise they must find: so much less that twenty data do not say so by chance. Of fewer
 #: data than that takes, more parts have the largest share each.
 MUCH_NOISE, FEW_HELD_OUT, FEWEST_HELD_OUT, MOST_HELD_OUT, FAR_LESS = 0.1, 0.02, 20, 0.05, 0.02
+#: Unless so few were at first: less than so many times as many.
+FAR_MORE_HELD_OUT = 1.5
 #: Where the noise starts there, relative to the data.
 LOWER = 0.01
 #: Noise variance relative to the data from which on parts that are fitted together go on to their end. Slow
@@ -77,6 +79,8 @@ class HeldOutParts:
     ----------
     share : float
         Part of the data that is held out.
+    enough : float
+        Held-out data that are enough in one part, unless a fiftieth of all data are more.
     wanted, most_parts : int
         Held-out data wanted in all; where one part has fewer, several parts are held out in turn, so many at
         most.
@@ -89,6 +93,7 @@ class HeldOutParts:
     """
 
     share: float = 0.1
+    enough: float = math.inf
     wanted: int = 200
     most_parts: int = 5
     starts: tuple[float, ...] = (0.1, 1e-3, 1e-6)
@@ -111,6 +116,8 @@ class HeldOutParts:
         first = found.noise_var
         count = max(FEWEST_HELD_OUT, round(FEW_HELD_OUT * problem.n_rows))
         if count <= MOST_HELD_OUT * problem.n_rows:
+            if parts[0].size < FAR_MORE_HELD_OUT * count:
+                return found
             parts = _drawn_parts(problem.n_rows, count, 3, runner.rng)
             again = self._learn_one_by_one(problem, parts, plan, runner, first)
             why = "with more of them held out"
@@ -319,7 +326,8 @@ class HeldOutParts:
 
     def parts(self, n_rows: int, rng: np.random.Generator) -> list[np.ndarray]:
         """Choose the rows to hold out, one set for each fit."""
-        size = max(1, round(self.share * n_rows))
+        share = min(self.share, max(self.enough / n_rows, FEW_HELD_OUT))
+        size = max(1, round(share * n_rows))
         count = min(self.most_parts, math.ceil(self.wanted / size), n_rows // size)
         return _drawn_parts(n_rows, size, max(1, count), rng)
 
