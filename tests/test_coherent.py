@@ -529,6 +529,32 @@ def test_gram_matrices_of_some_columns(name):
     np.testing.assert_allclose(found, (matrix.conj().T @ matrix)[np.ix_(chosen, chosen)], atol=1e-12)
 
 
+@pytest.mark.parametrize("shape", [(16,), (17,), (6, 8), (5, 8)], ids=str)
+@pytest.mark.parametrize("seen", [1.0, 0.8])
+@pytest.mark.parametrize("of_complex", [False, True], ids=["real", "complex"])
+def test_gram_matrices_of_kernels_as_large_as_the_grid(shape, seen, of_complex):
+    # Half of an even length is its own opposite, and was counted twice.
+    rng = np.random.default_rng(0)
+    kernel = rng.standard_normal(shape) + (1j * rng.standard_normal(shape) if of_complex else 0)
+    size = kernel.size
+    rows = np.sort(rng.choice(size, round(seen * size), replace=False))
+    Phi = Convolution(kernel, shape, causal=True)
+    Phi = Phi if seen == 1 else Mask(rows, size) @ Phi
+    matrix, chosen = Phi.to_dense(), np.flatnonzero(rng.random(size) < 0.7)
+    found = sparse_gram(gram_entries(dictionary(Phi)), chosen).toarray()
+    np.testing.assert_allclose(found, (matrix.conj().T @ matrix)[np.ix_(chosen, chosen)], atol=1e-10)
+
+
+def test_kernels_longer_than_half_of_the_grid_are_fitted():
+    # The matrix of what was found had wrong entries, and was not positive definite.
+    rng = np.random.default_rng(739)
+    Phi, z = Convolution(0.98 ** np.arange(200), 256, causal=True), np.zeros(256)
+    z[rng.choice(256, 10, replace=False)] = rng.standard_normal(10)
+    y = Phi @ z + 0.01 * rng.standard_normal(256)
+    post = cofem.fit(Phi, y, rng=0)
+    assert np.linalg.norm(post.mean - z) < 0.1 * np.linalg.norm(z)
+
+
 def neighbours(size=512, noise_var=1e-4):
     """Return a blur, and precisions of a fit that has found pairs next to each other."""
     alpha = 10 ** np.random.default_rng(0).uniform(4, 6, size)

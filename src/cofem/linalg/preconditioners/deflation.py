@@ -27,6 +27,7 @@ from cofem._arrays import Array, add_product
 from cofem._blocks import BATCH_NUMBERS, blocks
 from cofem.linalg.factor import safe_cholesky
 from cofem.linalg.preconditioners.base import PosteriorPreconditioner
+from cofem.operators.circulant import CirculantGram
 from cofem.operators.dictionary import Dictionary
 
 #: A coefficient is in S if its ``noise_var alpha`` is below this share of ``||phi_j||^2``: the first that
@@ -162,12 +163,15 @@ class GramEntries(NamedTuple):
         ``<phi_j, phi_{j + offset}>``.
     repeats : bool
         Whether the grid repeats.
+    once : ndarray of bool, shape (m,)
+        Which offsets are their own opposites.
     """
 
     shape: tuple[int, ...]
     offsets: np.ndarray
     values: np.ndarray
     repeats: bool
+    once: np.ndarray
 
 
 #: The entries of dictionaries in use.
@@ -202,16 +206,30 @@ def _find_entries(phi: Dictionary) -> GramEntries | None:
     offsets = np.where(offsets > shape // 2, offsets - shape, offsets)
     if circulant.reach is not None:
         offsets = offsets[(np.abs(offsets) <= circulant.reach).all(axis=1)]
-    # The first that is not zero is positive: the others follow from these.
-    first = np.take_along_axis(offsets, np.argmax(offsets != 0, axis=1)[:, None], axis=1)[:, 0]
-    offsets = offsets[first >= 0]
+    offsets, once = _one_of_each_pair(offsets, circulant)
     if circulant.is_exact:
         values = np.conj(table[tuple(offsets.T)])[:, None]
-        return GramEntries(circulant.shape, offsets, values, True)
+        return GramEntries(circulant.shape, offsets, values, True, once)
     if offsets.shape[0] * phi.shape[1] > MOST_STORED:
         return None
     found = phi.offset_gram(offsets)
-    return None if found is None else GramEntries(circulant.shape, offsets, found, circulant.repeats)
+    return None if found is None else GramEntries(circulant.shape, offsets, found, circulant.repeats, once)
+
+
+def _one_of_each_pair(offsets: np.ndarray, circulant: CirculantGram) -> tuple[np.ndarray, np.ndarray]:
+    """Leave one of each two opposite offsets, and tell which are their own opposites.
+
+    The others follow from these. On a grid that repeats, half of an even length is its own opposite.
+    """
+    if not circulant.repeats:
+        first = np.take_along_axis(offsets, np.argmax(offsets != 0, axis=1)[:, None], axis=1)[:, 0]
+        offsets = offsets[first >= 0]
+        return offsets, ~offsets.any(axis=1)
+    ahead, back = (
+        np.ravel_multi_index(tuple(some.T), circulant.shape, mode="wrap") for some in (offsets, -offsets)
+    )
+    kept = ahead <= back
+    return offsets[kept], (ahead == back)[kept]
 
 
 def known_well(phi: Dictionary, alpha: np.ndarray, noise_var: float) -> tuple[np.ndarray, np.ndarray]:
@@ -271,8 +289,8 @@ def sparse_gram(entries: GramEntries, chosen: np.ndarray) -> scipy.sparse.csr_ar
         i, k = np.nonzero(other >= 0)
         rows.append(i + some.start)
         columns.append(other[i, k])
-        found.append(values[k, chosen[some][i] if values.shape[1] > 1 else 0])
+        value = values[k, chosen[some][i] if values.shape[1] > 1 else 0]
+        found.append(np.where(entries.once[k], 0.5 * value, value))  # the other half comes from the adjoint
     row, column, value = (np.concatenate(part) for part in (rows, columns, found))
-    size = (chosen.size, chosen.size)
-    half = scipy.sparse.coo_array((value, (row, column)), shape=size).tocsr()
-    return scipy.sparse.csr_array(half + half.conj().T - scipy.sparse.diags_array(half.diagonal()))
+    half = scipy.sparse.coo_array((value, (row, column)), shape=(chosen.size, chosen.size)).tocsr()
+    return scipy.sparse.csr_array(half + half.conj().T)
