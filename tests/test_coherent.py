@@ -12,7 +12,7 @@ from cofem.inference.base import State
 from cofem.inference.noise.rules import FromHeldOut, error_of_most
 from cofem.inference.problem import Problem
 from cofem.linalg.build import build_system
-from cofem.linalg.couplings import SIZES, GridCouplings, StoredCouplings
+from cofem.linalg.couplings import SIZES, GridCouplings, LocalCouplings, StoredCouplings
 from cofem.linalg.diagonals import Clusters, ContinuedContext, Gate, Pooled, PosteriorContext
 from cofem.linalg.diagonals.shares import Shares, in_clusters, in_tiles, inverses_of_lower
 from cofem.linalg.find_couplings import (
@@ -23,6 +23,7 @@ from cofem.linalg.find_couplings import (
     plainly_coupled,
 )
 from cofem.linalg.preconditioners import Deflated, FourierPreconditioner
+from cofem.linalg.preconditioners.banded import known_bands
 from cofem.linalg.preconditioners.deflation import gram_entries, sparse_gram
 from cofem.linalg.system import PosteriorSystem
 from cofem.linalg.tiles import tiles_of
@@ -515,6 +516,41 @@ def test_sharp_columns_that_make_a_smooth_signal_are_pointed_out():
     apart = Phi @ np.isin(np.arange(576), [100, 300, 450]).astype(float)
     post = cofem.fit(Phi, apart + 0.01 * rng.standard_normal(576), **settings | {"noise_std": 0.01})
     assert "act together" not in str(post.status)
+
+
+# --- parts that nothing but the noise is wanted of ----------------------------------------------------
+
+
+def test_rows_may_be_missing_on_the_average():
+    phi = dictionary(Convolution(0.9 ** np.arange(40), 512, causal=True))
+    rows = np.setdiff1d(np.arange(512), np.arange(7, 500, 40))
+    roughly, exactly = phi.take_rows(rows, on_average=True), phi.take_rows(rows)
+    assert roughly is phi.take_rows(rows, on_average=True)
+    assert isinstance(find_couplings(roughly), GridCouplings)
+    assert known_bands(roughly) is None
+    assert isinstance(find_couplings(exactly), LocalCouplings)
+    assert known_bands(exactly) is not None
+
+
+@pytest.mark.parametrize("taps", [120, 64], ids=["decay", "random"])
+def test_the_noise_of_a_convolution_needs_no_exact_variances(taps, monkeypatch):
+    # Bands of 120 took 0.1 s in each step of a part; what it says of data that were held out is the same.
+    rng = np.random.default_rng(3)
+    kernel = 0.98 ** np.arange(taps) if taps > 64 else rng.standard_normal(taps)
+    Phi, z = Convolution(kernel / np.linalg.norm(kernel), 4096, causal=True), np.zeros(4096)
+    z[rng.choice(4096, 80, replace=False)] = rng.standard_normal(80)
+    y = Phi @ z + 0.02 * rng.standard_normal(4096)
+
+    def refuse(*arguments):
+        raise AssertionError("exact variances were asked for")
+
+    for name in ("banded_shares", "exact_shares", "decaying_shares"):
+        monkeypatch.setattr(f"cofem.linalg.diagonals.exact.{name}", refuse)
+    post = cofem.fit(Phi, y, rng=0)
+    assert post.converged
+    assert 0.85 < post.noise_std / 0.02 < 1.15
+    known = cofem.fit(Phi, y, noise_std=0.02, rng=0)
+    assert np.linalg.norm(post.mean - z) < 1.2 * np.linalg.norm(known.mean - z)
 
 
 # --- what is known well, taken out of the system --------------------------------------------------------

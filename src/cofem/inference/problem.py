@@ -222,10 +222,16 @@ class Problem:
         """Parts of alpha, and what changes of the prior variances are weighted by in each."""
         return [(slice(None), self.phi.column_energy)]
 
-    def split(self, held_out: np.ndarray, noise_var: float) -> tuple[Problem, Operator, Array]:
-        """Return the problem without some rows, those rows of Phi, and their data."""
+    def split(
+        self, held_out: np.ndarray, noise_var: float, on_average: bool = False
+    ) -> tuple[Problem, Operator, Array]:
+        """Return the problem without some rows, those rows of Phi, and their data.
+
+        With `on_average`, couplings of the columns are taken as they are on the average over a grid, see
+        `Dictionary`.
+        """
         rest = np.setdiff1d(np.arange(self.n_rows), held_out)
-        phi = as_gaussian_as(self.phi.take_rows(rest), self.phi)
+        phi = as_gaussian_as(self.phi.take_rows(rest, on_average), self.phi)
         seen = replace(self, phi=phi, y=take(self.y, rest, axis=-1), noise_var=noise_var)
         return seen, self.phi.operator.take_rows(held_out), take(self.y, held_out, axis=-1)
 

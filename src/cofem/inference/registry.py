@@ -68,7 +68,8 @@ def choose_method(problem: Problem) -> tuple[Method, str]:
     An exact one where its steps cost little, or where columns are alike and they cost a little more; CoFEM
     otherwise.
     """
-    n, d = problem.phi.shape
+    phi = problem.phi
+    n, d = phi.shape
     if not isinstance(problem.y, np.ndarray):
         return CoFEM(), "method 'auto' chose 'cofem': the exact methods work on NumPy arrays only"
     exact: Method = EM(accelerate=True) if d <= n else IRLS(accelerate=True)
@@ -79,6 +80,8 @@ def choose_method(problem: Problem) -> tuple[Method, str]:
     work = d**3 if d <= n else 2 * n * n * d
     if fits and (work <= SMALL_WORK or (work <= _most_work(problem) and not is_incoherent(problem))):
         return exact, f"method 'auto' chose '{exact.name}': exact, and its {side} x {side} matrix is small"
+    if phi.on_average:  # a part that nothing but the noise is wanted of
+        return CoFEM(diagonal="clusters"), ""
     return CoFEM(diagonal=Gate(small=0)), f"method 'auto' chose 'cofem' for its {n} x {d} Phi"
 
 

@@ -114,7 +114,7 @@ def _find(phi: Dictionary) -> Couplings | None:
     circulant = phi.circulant_gram()
     if circulant is not None:
         found = _on_grid(circulant)
-        if found is None or circulant.is_exact or phi.device_array is not None:
+        if found is None or circulant.is_exact or phi.on_average or phi.device_array is not None:
             return found
         return _where_data_are_missing(phi, circulant, found) or found
     several = phi.block_circulant_gram()

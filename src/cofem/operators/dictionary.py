@@ -51,6 +51,9 @@ class Dictionary(Operator):
         The norms of the columns, where they are known already.
     counter : ProductCounter, optional
         The count to add to; a new one by default.
+    on_average : bool
+        Whether couplings of columns are wanted on the average over a grid alone, where a few rows are missing
+        that would make them differ from place to place.
 
     Examples
     --------
@@ -72,6 +75,7 @@ class Dictionary(Operator):
         *,
         norms: Array | None = None,
         counter: ProductCounter | None = None,
+        on_average: bool = False,
     ) -> None:
         super().__init__(
             operator.shape,
@@ -82,6 +86,7 @@ class Dictionary(Operator):
         self.operator = operator
         self.like = like
         self.counter = ProductCounter() if counter is None else counter
+        self.on_average = on_average
         if norms is not None:
             self.column_energy = self._energy_of(norms)  # what is known need not be computed
 
@@ -189,8 +194,15 @@ class Dictionary(Operator):
     def _adjoint(self, y: Array) -> Array:
         return self.operator._adjoint(y)
 
-    def take_rows(self, indices: Any) -> Dictionary:
+    def take_rows(self, indices: Any, on_average: bool = False) -> Dictionary:
         """Return some rows, with the same count; the same object while somebody has it, and what it knows.
+
+        Parameters
+        ----------
+        indices : array of int
+            The rows.
+        on_average : bool
+            As in `Dictionary`.
 
         Examples
         --------
@@ -200,15 +212,16 @@ class Dictionary(Operator):
         >>> phi.take_rows([0, 3]).counter is phi.counter
         True
         """
-        key = np.asarray(indices).tobytes()
+        key = np.asarray(indices).tobytes(), on_average
         found = self._taken.get(key)
         if found is None:
-            found = Dictionary(self.operator.take_rows(indices), self.like, counter=self.counter)
+            rows = self.operator.take_rows(indices)
+            found = Dictionary(rows, self.like, counter=self.counter, on_average=on_average)
             self._taken[key] = found
         return found
 
     @cached_property
-    def _taken(self) -> WeakValueDictionary[bytes, Dictionary]:
+    def _taken(self) -> WeakValueDictionary[tuple[bytes, bool], Dictionary]:
         return WeakValueDictionary()
 
     # --- what is computed once ----------------------------------------------------------------------

@@ -102,8 +102,13 @@ class AnalysisProblem(Problem):
         """Return the problem itself: rows of B tie columns of Phi to each other."""
         return self
 
-    def split(self, held_out: np.ndarray, noise_var: float) -> tuple[Problem, Operator, Array]:
-        """Return the problem without some rows, which are predicted, those rows of Phi, and their data."""
+    def split(
+        self, held_out: np.ndarray, noise_var: float, on_average: bool = False
+    ) -> tuple[Problem, Operator, Array]:
+        """Return the problem without some rows, which are predicted, those rows of Phi, and their data.
+
+        Couplings of the columns of Phi have no part in the fit, so `on_average` changes nothing.
+        """
         seen, unseen, y = super().split(held_out, noise_var)
         assert isinstance(seen, AnalysisProblem)
         return replace(seen, held_out=unseen)._with_null_space(), unseen, y

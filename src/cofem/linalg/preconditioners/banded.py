@@ -122,7 +122,9 @@ def gram_bands(phi: Dictionary) -> np.ndarray | None:
     Row d, of L + 1, has ``<phi_{j + d}, phi_j>``, where ``j + d`` begins again at the end of the grid.
     """
     circulant = phi.circulant_gram()
-    if circulant is None or circulant.is_exact or len(circulant.shape) > 1 or phi.device_array is not None:
+    if circulant is None or circulant.is_exact or len(circulant.shape) > 1:
+        return None
+    if phi.on_average or phi.device_array is not None:
         return None
     size = phi.shape[1]
     if circulant.reach is None:

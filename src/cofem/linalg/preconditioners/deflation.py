@@ -224,7 +224,7 @@ def _one_of_each_pair(offsets: np.ndarray, circulant: CirculantGram) -> tuple[np
     if not circulant.repeats:
         first = np.take_along_axis(offsets, np.argmax(offsets != 0, axis=1)[:, None], axis=1)[:, 0]
         offsets = offsets[first >= 0]
-        return offsets, ~offsets.any(axis=1)
+        return offsets, np.all(offsets == 0, axis=1)
     ahead, back = (
         np.ravel_multi_index(tuple(some.T), circulant.shape, mode="wrap") for some in (offsets, -offsets)
     )
