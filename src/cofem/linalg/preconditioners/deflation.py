@@ -206,6 +206,8 @@ def _find_entries(phi: Dictionary) -> GramEntries | None:
     offsets = np.where(offsets > shape // 2, offsets - shape, offsets)
     if circulant.reach is not None:
         offsets = offsets[(np.abs(offsets) <= circulant.reach).all(axis=1)]
+    elif not circulant.repeats:
+        offsets = _with_farther_ones(offsets, shape)
     offsets, once = _one_of_each_pair(offsets, circulant)
     if circulant.is_exact:
         values = np.conj(table[tuple(offsets.T)])[:, None]
@@ -214,6 +216,26 @@ def _find_entries(phi: Dictionary) -> GramEntries | None:
         return None
     found = phi.offset_gram(offsets)
     return None if found is None else GramEntries(circulant.shape, offsets, found, circulant.repeats, once)
+
+
+def _with_farther_ones(offsets: np.ndarray, shape: np.ndarray) -> np.ndarray:
+    """Add the offsets on the other side that look the same on a grid that repeats.
+
+    Only along axes where columns are coupled across half of the grid: elsewhere none reach that far.
+
+    Examples
+    --------
+    >>> _with_farther_ones(np.array([[0], [-1], [2]]), np.array([4])).ravel().tolist()
+    [-2, -1, 0, 2, 3]
+    >>> _with_farther_ones(np.array([[0], [-1]]), np.array([4])).ravel().tolist()
+    [0, -1]
+    """
+    for axis, length in enumerate(shape):
+        if 2 * int(np.abs(offsets[:, axis]).max()) >= length - 1:
+            there = offsets[offsets[:, axis] != 0]
+            there[:, axis] -= length * np.sign(there[:, axis])
+            offsets = np.unique(np.concatenate([offsets, there]), axis=0)
+    return offsets
 
 
 def _one_of_each_pair(offsets: np.ndarray, circulant: CirculantGram) -> tuple[np.ndarray, np.ndarray]:
