@@ -19,6 +19,7 @@ from cofem.linalg.preconditioners import (
     Deflated,
     FourierPreconditioner,
 )
+from cofem.linalg.preconditioners.banded import from_bands, known_bands
 from cofem.linalg.preconditioners.block_fourier import sparse_block_gram
 from cofem.operators import DCT, BlockDCT, Convolution, Dense, Diagonal, Identity, Mask, hstack, vstack
 from cofem.operators.circulant import cosine_eigenvalues
@@ -178,6 +179,45 @@ def test_couplings_that_would_not_fit_are_those_of_the_average(monkeypatch):
 
 
 # --- the banded preconditioner --------------------------------------------------------------------------
+
+
+def test_bands_around_a_ring_are_those_of_a_line_or_none():
+    # Each spike is coupled with those a third of the ring away, and these with each other: without the
+    # couplings of the two ends that is no Gram matrix, and had no factor.
+    far, near = np.zeros(391), np.zeros(391)
+    far[[0, 130, 260]], near[[0, 60, 120]] = 1, 1
+    rows = np.setdiff1d(np.arange(391), [5, 200])
+    assert known_bands(dictionary(Mask(rows, 391) @ Convolution(far, 391, causal=True))) is None
+    phi = dictionary(Mask(rows, 391) @ Convolution(near, 391, causal=True))
+    assert from_bands(phi, np.full(391, 1e-6), 1e-6).prepared().factor is not None
+
+
+def test_columns_that_are_hardly_seen_have_bands():
+    # What is left of their norms is less than the rounding errors of the bands.
+    rng = np.random.default_rng(1)
+    rows = np.sort(rng.choice(891, 332, replace=False))
+    phi = dictionary(Mask(rows, 891) @ Convolution(0.75 ** np.arange(356), 891, causal=True))
+    bands = known_bands(phi)
+    assert bands is not None
+    weak = replace(
+        from_bands(phi, np.full(891, 1e-12), 1e-12),
+        bands=bands - 1e-11 * (np.arange(len(bands)) == 0)[:, None],
+    )
+    assert np.isfinite(weak.prepared().factor).all()
+    with pytest.raises(np.linalg.LinAlgError, match="no Gram matrix"):
+        replace(weak, bands=-bands).prepared()
+
+
+def test_long_kernels_with_missing_samples_learn_their_noise():
+    rng = np.random.default_rng(300455)
+    Phi = Mask(np.sort(rng.choice(61, 36, replace=False)), 61)
+    Phi = Phi @ Convolution(rng.standard_normal(45), 61, causal=True)
+    z = np.zeros(61)
+    z[[7, 30]] = 1.0, -2.0
+    y = Phi @ z
+    post = cofem.fit(Phi, y + 1e-3 * rng.standard_normal(36), rng=0)
+    assert post.status.code is not cofem.StatusCode.FAILED
+    assert np.linalg.norm(post.mean - z) < 0.05 * np.linalg.norm(z)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import pytest
 
 import cofem
 from cofem.experiments.problems import COHERENT
+from cofem.linalg.preconditioners import Deflated, DiagonalPreconditioner, deflated
 from cofem.linalg.preconditioners.banded import gram_bands
 from cofem.linalg.preconditioners.deflation import gram_entries, sparse_gram
 from cofem.operators import Mask, as_operator
@@ -67,3 +68,15 @@ def test_gram_matrices_of_some_columns_where_they_differ(name):
         found = sparse_gram(gram_entries(dictionary(operator)), chosen).toarray()
         columns = Phi.to_dense()[:, chosen]
         np.testing.assert_allclose(found, columns.conj().T @ columns, atol=1e-10)
+
+
+def test_what_is_known_well_is_not_taken_out_where_couplings_are_missing():
+    # A column sees data far away, next to which others were found: their Gram matrix is not what was measured.
+    matrix = widening(900).tolil()
+    matrix[700, 100] = 1.0
+    alpha, found = np.full(900, 1e6), [100, 101, 699, 700]
+    alpha[found] = 1e-3
+    for columns, taken_out in ((widening(900), True), (matrix.tocsr(), False)):
+        phi = dictionary(Silent(as_operator(columns)))
+        inner = DiagonalPreconditioner(alpha, 1e-4, phi.column_energy)
+        assert isinstance(deflated(inner, phi, alpha, 1e-4), Deflated) is taken_out

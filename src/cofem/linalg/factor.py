@@ -144,6 +144,27 @@ def safe_cholesky(matrix: np.ndarray) -> np.ndarray:
     return linalg.cholesky(matrix + rest * np.eye(len(matrix)), lower=True, check_finite=False)
 
 
+def factors_above_identity(matrices: np.ndarray) -> np.ndarray:
+    """Return the lower Cholesky factors of the identity plus Gram matrices, shape (n, b, b).
+
+    Where entries of a Gram matrix are known on the average only, it may have negative eigenvalues: these are
+    made up for on the diagonal.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> gram = np.array([[[1.0, -3.0], [-3.0, 1.0]], [[1.0, 0.0], [0.0, 8.0]]])
+    >>> factors_above_identity(np.eye(2) + gram).round(3).tolist()
+    [[[2.0, 0.0], [-1.5, 1.323]], [[1.414, 0.0], [0.0, 3.0]]]
+    """
+    try:
+        return np.linalg.cholesky(matrices)
+    except np.linalg.LinAlgError:
+        size = matrices.shape[-1]
+        missing = np.maximum(1 - np.linalg.eigvalsh(matrices)[:, 0], 0)
+        return np.linalg.cholesky(matrices + missing[:, None, None] * np.eye(size))
+
+
 def rank_update(dtype: Any) -> tuple[Callable[..., np.ndarray], int]:
     """Return SciPy's function for ``A A^H``, one triangle of it, and its code for ``A^H A``.
 

@@ -14,6 +14,7 @@ from cofem._arrays import conj, squared_modulus
 from cofem._blocks import blocks
 from cofem._packing import packable
 from cofem.linalg.couplings import SIZES, Couplings, StoredCouplings, windows_at_once
+from cofem.linalg.factor import factors_above_identity
 from cofem.linalg.tiles import Tiles
 
 #: Numbers in factors of tiles that wait to be inverted together: 2 MB.
@@ -125,7 +126,7 @@ def in_tiles(
         matrix[:, diagonal, diagonal] += 1
         # What is left of the tile, once the others are taken out.
         # (A copy, or the whole factors would stay.)
-        pivots.append((places[:, -width:], np.linalg.cholesky(matrix)[:, -width:, -width:].copy()))
+        pivots.append((places[:, -width:], factors_above_identity(matrix)[:, -width:, -width:].copy()))
         waiting += chosen.size * width**2
         if waiting > MOST_WAITING:
             settle()
@@ -212,7 +213,7 @@ def in_clusters(
         diagonal = np.arange(matrix.shape[1])
         matrix[:, diagonal, diagonal] += 1
         # The last pivot is what is left of the column that comes last, once the others are taken out.
-        last = np.linalg.cholesky(matrix)[:, -1, -1]
+        last = factors_above_identity(matrix)[:, -1, -1]
         shared[chosen] = ((conj(last) * last).real - 1) / scale[chosen]
     return np.maximum(shared, 0.0)
 

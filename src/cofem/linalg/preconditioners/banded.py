@@ -26,6 +26,8 @@ MOST_DIAGONALS, MOST_ENTRIES = 256, 2**24
 ROUNDING = 1e-14
 #: What other diagonals may add to a product, relative to it.
 ALL_OF_IT = 1e-9
+#: What is added to the diagonal, relative to its largest entry, until there is a factor.
+MADE_UP = (1e-13, 1e-11, 1e-9, 1e-7, 1e-5)
 
 
 @dataclass(frozen=True)
@@ -65,13 +67,26 @@ class BandedPreconditioner(PosteriorPreconditioner):
         """Return the preconditioner with its factor."""
         matrix = self.bands.copy()
         matrix[0] += self.noise_var * self.alpha
-        # Rounding errors of the bands, which a very small alpha would not hide.
+        # Rounding errors of the bands, which a very small alpha would not hide; more of them where some
+        # columns are hardly seen.
         matrix[0] *= 1 + 1e-13
-        return replace(self, factor=scipy.linalg.cholesky_banded(matrix, True, lower=True))
+        largest = float(self.bands[0].real.max())
+        for more in (0.0, *MADE_UP):
+            matrix[0] += more * largest
+            factor, failed = _factor(matrix)
+            if not failed:
+                return replace(self, factor=factor)
+        raise np.linalg.LinAlgError("the couplings of neighbours are those of no Gram matrix")
 
     def apply(self, r: Array, out: Array) -> None:
         """Write ``P^-1 r`` into `out`, both of shape (B, D)."""
         out[...] = scipy.linalg.cho_solve_banded((self.factor, True), r.T).T
+
+
+def _factor(matrix: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return the Cholesky factor of a matrix with few diagonals, and whether it has none."""
+    factor, failed = scipy.linalg.get_lapack_funcs("pbtrf", (matrix,))(matrix, lower=1)
+    return factor, failed
 
 
 #: The bands of dictionaries in use.
@@ -133,7 +148,9 @@ def gram_bands(phi: Dictionary) -> np.ndarray | None:
         reach = int(np.minimum(offsets, size - offsets).max(initial=0))
     else:
         reach = circulant.reach[0]
-    if reach > MOST_DIAGONALS or 2 * reach >= size or (reach + 1) * size > MOST_ENTRIES:
+    # Around a ring, couplings that reach farther than a third of it need not be those of a line as well.
+    too_far = 3 * reach >= size if circulant.repeats else 2 * reach >= size
+    if too_far or reach > MOST_DIAGONALS or (reach + 1) * size > MOST_ENTRIES:
         return None
     bands = phi.offset_gram(np.arange(reach + 1)[:, None])
     if bands is None:

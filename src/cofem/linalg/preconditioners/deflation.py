@@ -23,7 +23,7 @@ import numpy as np
 import scipy.sparse
 from scipy.linalg import cho_solve
 
-from cofem._arrays import Array, add_product
+from cofem._arrays import Array, add_product, to_numpy
 from cofem._blocks import BATCH_NUMBERS, blocks
 from cofem.linalg.factor import safe_cholesky
 from cofem.linalg.preconditioners.base import PosteriorPreconditioner
@@ -40,6 +40,8 @@ ROUNDING = 1e-14
 AHEAD = 3.0
 #: Size of S up to which its matrix is dense: 2 ms in place of 7 (decay 0.98, 300 of 3072).
 FEW = 512
+#: Error of its product with a vector, relative to it, up to which a measured Gram matrix is right.
+ALL_OF_IT = 1e-9
 #: Most entries of ``E^H A E``.
 MOST_ENTRIES = 2**22
 #: Most entries of the Gram matrix that are kept where they differ from column to column.
@@ -165,6 +167,8 @@ class GramEntries(NamedTuple):
         Whether the grid repeats.
     once : ndarray of bool, shape (m,)
         Which offsets are their own opposites.
+    measured : bool
+        Whether it was measured how far columns are coupled, by some of them.
     """
 
     shape: tuple[int, ...]
@@ -172,6 +176,7 @@ class GramEntries(NamedTuple):
     values: np.ndarray
     repeats: bool
     once: np.ndarray
+    measured: bool = False
 
 
 #: The entries of dictionaries in use.
@@ -215,7 +220,10 @@ def _find_entries(phi: Dictionary) -> GramEntries | None:
     if offsets.shape[0] * phi.shape[1] > MOST_STORED:
         return None
     found = phi.offset_gram(offsets)
-    return None if found is None else GramEntries(circulant.shape, offsets, found, circulant.repeats, once)
+    if found is None:
+        return None
+    measured = circulant.reach is not None
+    return GramEntries(circulant.shape, offsets, found, circulant.repeats, once, measured)
 
 
 def _with_farther_ones(offsets: np.ndarray, shape: np.ndarray) -> np.ndarray:
@@ -281,9 +289,24 @@ def _known_gram(
     found = sparse_gram(entries, kept)
     if found is None:
         return None
+    if entries.measured and not _is_gram_of(found, phi, kept):
+        _ENTRIES[phi] = None
+        return None
     _KNOWN[phi] = kept, found
     where = np.searchsorted(kept, chosen)
     return found[where][:, where]
+
+
+def _is_gram_of(found: scipy.sparse.csr_array, phi: Dictionary, kept: np.ndarray) -> bool:
+    """Tell whether nothing is missing in the Gram matrix of some columns, by one product.
+
+    Where couplings were found by looking at a few columns, others may reach farther.
+    """
+    x = np.zeros(phi.shape[1], dtype=phi.dtype)
+    x[kept] = np.random.default_rng(0).standard_normal(kept.size)
+    product = to_numpy(phi.operator.gram(x))[kept]
+    wrong = np.linalg.norm(found @ x[kept] - product)
+    return bool(wrong <= max(ALL_OF_IT, 100 * np.finfo(phi.dtype).eps) * np.linalg.norm(product))
 
 
 def sparse_gram(entries: GramEntries, chosen: np.ndarray) -> scipy.sparse.csr_array | None:
