@@ -71,7 +71,7 @@ def test_gram_matrices_of_some_columns_where_they_differ(name):
 
 
 def test_what_is_known_well_is_not_taken_out_where_couplings_are_missing():
-    # A column sees data far away, next to which others were found: their Gram matrix is not what was measured.
+    # A column sees data far away, next to which others were found: not all of their Gram matrix was measured.
     matrix = widening(900).tolil()
     matrix[700, 100] = 1.0
     alpha, found = np.full(900, 1e6), [100, 101, 699, 700]
