@@ -324,6 +324,16 @@ def test_clusters_against_exact_variances(name, continued):
     assert found < alone / 2 or alone < of_one
 
 
+def test_couplings_that_no_columns_have_take_nothing_from_others():
+    # Correlations of -3 are not those of any columns; the third has no part in it.
+    whole = np.array([[1.0, -3.0, 0.0], [-3.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    places = np.array([[1, 2, 0], [0, 2, 1], [0, 1, 2]])
+    couplings = StoredCouplings(places, whole[places[:, :, None], places[:, None, :]])
+    strength = np.array([1.0, 1.0, 0.01])
+    shared = in_clusters(couplings, strength, 10.0)
+    assert np.all((shared >= 0) & (shared <= strength))
+
+
 def test_clusters_of_all_columns_are_exact():
     """With c = beta and all columns in each cluster nothing is approximate."""
     phi = dictionary(twins(40, 8))

@@ -8,7 +8,7 @@ from cofem.experiments.problems import COHERENT
 from cofem.linalg.preconditioners import Deflated, DiagonalPreconditioner, deflated
 from cofem.linalg.preconditioners.banded import gram_bands
 from cofem.linalg.preconditioners.deflation import gram_entries, sparse_gram
-from cofem.operators import Mask, as_operator
+from cofem.operators import Convolution, Mask, as_operator
 
 from .operators.test_combs import LOCAL, Silent, widening
 from .problems import dictionary
@@ -78,5 +78,17 @@ def test_what_is_known_well_is_not_taken_out_where_couplings_are_missing():
     alpha[found] = 1e-3
     for columns, taken_out in ((widening(900), True), (matrix.tocsr(), False)):
         phi = dictionary(Silent(as_operator(columns)))
+        inner = DiagonalPreconditioner(alpha, 1e-4, phi.column_energy)
+        assert isinstance(deflated(inner, phi, alpha, 1e-4), Deflated) is taken_out
+
+
+def test_an_echo_is_not_taken_for_a_nearer_one():
+    # Its two spikes are 141 apart, which looks like 115 on a grid of 256 that repeats.
+    kernel = np.zeros(142)
+    kernel[[0, 141]] = 1.0, 0.9
+    alpha = np.full(256, 1e6)
+    alpha[[0, 141]] = 1e-3
+    for mode, taken_out in (("linear", False), ("circular", True)):
+        phi = dictionary(Convolution(kernel, 256, mode=mode, causal=True))
         inner = DiagonalPreconditioner(alpha, 1e-4, phi.column_energy)
         assert isinstance(deflated(inner, phi, alpha, 1e-4), Deflated) is taken_out

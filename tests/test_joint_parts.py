@@ -390,7 +390,7 @@ def test_a_second_try_that_leads_nowhere_is_given_up(monkeypatch: pytest.MonkeyP
     tries = stages_run(monkeypatch)
     post = cofem.fit(Phi, y, rng=0)
     later = [
-        outcome for name, outcome in tries.items() if "lower" in name or "fewer" in name or "all/1" in name
+        outcome for name, outcome in tries.items() if "below" in name or "fewer" in name or "all/1" in name
     ]
     given_up = [outcome for outcome in later if "given up after" in str(outcome.status)]
     assert given_up

@@ -9,6 +9,7 @@ import pytest
 
 import cofem
 from cofem.experiments import problems
+from cofem.inference import solver
 from cofem.linalg.diagonals import PosteriorContext
 from cofem.linalg.diagonals.self_consistent import (
     SelfConsistent,
@@ -135,7 +136,25 @@ def test_one_direction_that_does_not_fade_is_summed_up(outlier):
     sweeps = Linear(np.r_[outlier, rng.uniform(-0.4, 0.4, 49)], rng)
     swept = settle(sweeps, None, share=1e-3)
     assert swept is not None
+    assert swept.summed_up
     assert np.linalg.norm(swept.x - sweeps.fixed) < 0.01 * np.linalg.norm(sweeps.fixed)
+
+
+def test_sweeps_that_were_summed_up_are_looked_at_from_the_start(monkeypatch):
+    # Else each update would take two more of them than the one before.
+    looked_from, take = [], solver.settle
+
+    def spy(sweeps, before, share):
+        swept = take(sweeps, before, share)
+        if before is not None:
+            looked_from.append(before.sweeps)
+        return swept and swept._replace(summed_up=len(looked_from) >= 10)
+
+    monkeypatch.setattr(solver, "settle", spy)
+    case = problems.dct(4096, 4, 0.1, 0.005, 0)
+    cofem.fit(case.Phi, case.y, noise_std=case.noise_std, rng=0)
+    assert min(looked_from[8:10]) > 0
+    assert max(looked_from[11:]) == 0
 
 
 @pytest.mark.parametrize("eigenvalues", [[1.3, -1.3], [1.5, 1.4, 1.3]])

@@ -249,6 +249,21 @@ def test_the_users_tensors_are_left_alone() -> None:
     assert torch.equal(Phi, kept[1])
 
 
+def test_the_noise_of_a_convolution_is_learned_without_exact_variances(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise AssertionError("exact variances were asked for")
+
+    monkeypatch.setattr("cofem.linalg.diagonals.exact.banded_shares", refuse)
+    rng = np.random.default_rng(0)
+    Phi, z = Convolution(rng.standard_normal(40), 2048, causal=True), np.zeros(2048)
+    z[rng.choice(2048, 40, replace=False)] = rng.standard_normal(40)
+    y = Phi @ z + 0.1 * rng.standard_normal(2048)
+    ours = cofem.fit(Phi, torch.asarray(y), rng=0)
+    assert 0.8 < ours.noise_std / 0.1 < 1.25
+
+
 def test_noise_is_learned(no_copies: None) -> None:
     case = problems.dct(1024, f=2, density=0.04)
     ours = cofem.fit(case.Phi, torch.asarray(case.y), rng=0)

@@ -344,7 +344,7 @@ class CoFEM(ExpectationMaximisation):
             estimate.coherent,
             None if solver.exchange is None or estimate.misled else solver.exchange.tau,
             carry.swept + (swept is not None),
-            0 if swept is None else swept.sweeps,
+            0 if swept is None or swept.summed_up else swept.sweeps,
             carry.quick and (swept is None or swept.sweeps < MANY_SWEEPS),
             solver.gave_up,
             estimator.trusted(estimate.carry),

@@ -66,12 +66,13 @@ def choose_method(problem: Problem) -> tuple[Method, str]:
     """Pick the fastest method that is safe on this problem, and say why.
 
     An exact one where its steps cost little, or where columns are alike and they cost a little more; CoFEM
-    otherwise.
+    otherwise, without checks of the variances where these are wanted on the average only.
     """
     phi = problem.phi
     n, d = phi.shape
     if not isinstance(problem.y, np.ndarray):
-        return CoFEM(), "method 'auto' chose 'cofem': the exact methods work on NumPy arrays only"
+        method = CoFEM(diagonal="clusters") if phi.on_average else CoFEM()
+        return method, "method 'auto' chose 'cofem': the exact methods work on NumPy arrays only"
     exact: Method = EM(accelerate=True) if d <= n else IRLS(accelerate=True)
     if problem.n_tasks > 1 and problem.prior.averages and not problem.nonnegative and d > n:
         # Blocks over tasks: EM takes thousands of steps to send what is not needed to zero.

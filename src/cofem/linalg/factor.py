@@ -148,7 +148,7 @@ def factors_above_identity(matrices: np.ndarray) -> np.ndarray:
     """Return the lower Cholesky factors of the identity plus Gram matrices, shape (n, b, b).
 
     Where entries of a Gram matrix are known on the average only, it may have negative eigenvalues: these are
-    made up for on the diagonal.
+    made up for on all of the diagonal, so that a pivot may be larger than that of a column by itself.
 
     Examples
     --------

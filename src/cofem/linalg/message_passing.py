@@ -83,11 +83,14 @@ class Swept(NamedTuple):
         ``C^-1 y`` for data, where the sweeps know it.
     sweeps : int
         How many it took.
+    summed_up : bool
+        Whether moves had to be summed up: where the next sweeps end is then hard to say.
     """
 
     x: Array
     dual: Array | None
     sweeps: int
+    summed_up: bool = False
 
 
 class Before(NamedTuple):
@@ -359,7 +362,7 @@ def settle(sweeps: Sweeps, before: Before | None, share: float = SHARE) -> Swept
     # A rate takes two moves.
     first_look = 0 if before is None else before.sweeps - FEWER - 1
     # The last move, kept while sweeps are slow, its length and that of all, or infinity.
-    before_last, size, path = None, np.inf, np.inf
+    before_last, size, path, summed_up = None, np.inf, np.inf, False
     for count in range(1, MOST_SWEEPS + 1):
         new = sweeps.advance(messages)
         if messages is None or count < first_look:
@@ -376,12 +379,12 @@ def settle(sweeps: Sweeps, before: Before | None, share: float = SHARE) -> Swept
         if rate < 1 and left <= share * path and np.isfinite(last):  # no more than the path: no need to look
             path = _distance(sweeps, new, start)
             if left <= share * path:
-                return Swept(sweeps.solution(new), sweeps.dual(new), count)
+                return Swept(sweeps.solution(new), sweeps.dual(new), count, summed_up)
         if before_last is not None:
             factor = inner(move, before_last) * (sweeps.scale / last) ** 2
             if abs(factor) > ALIKE * rate and abs(1 - factor) > NEARLY_ONE:
                 path += size * abs(factor / (1 - factor))
-                before_last, size = None, np.inf
+                before_last, size, summed_up = None, np.inf, True
                 del move  # a long vector
                 messages = tuple(map(partial(_summed_up, factor), new, messages))
                 continue

@@ -52,8 +52,8 @@ class Dictionary(Operator):
     counter : ProductCounter, optional
         The count to add to; a new one by default.
     on_average : bool
-        Whether couplings of columns are wanted on the average over a grid alone, where a few rows are missing
-        that would make them differ from place to place.
+        Whether variances are wanted by couplings of columns on the average over a grid alone, where a few
+        rows are missing that would make them differ from place to place.
 
     Examples
     --------
@@ -267,7 +267,8 @@ class Dictionary(Operator):
         scaled = self.operator.scale_columns(scale)
         norms = self.norms
         moved = on_device_of(norms, scale) if isinstance(scale, np.ndarray) else scale
-        return Dictionary(scaled, self.like, norms=norms * moved, counter=self.counter)
+        norms = norms * moved
+        return Dictionary(scaled, self.like, norms=norms, counter=self.counter, on_average=self.on_average)
 
     @cached_property
     def column_energy(self) -> Array:

@@ -115,7 +115,7 @@ class RowParts(BlockDiagonal):
         entries = self._entries(y)
         if entries is not None:
             each = y.reshape(*y.shape[:-1], len(self.kept), 1, -1)
-            return np.matmul(each, conj(entries)).reshape(*y.shape[:-1], -1)
+            return conj(np.matmul(conj(each), entries)).reshape(*y.shape[:-1], -1)
         xp = namespace(y)
         each = xp.reshape(self._mask.adjoint(y), (*y.shape[:-1], len(self.kept), -1))
         return xp.reshape(self.operator.adjoint(each), (*y.shape[:-1], -1))

@@ -39,9 +39,9 @@ FEW_FOR_ROUGH = 20
 #: And how much less noise they must find: so much less that twenty data do not say so by chance. Of fewer
 #: data than that takes, more parts have the largest share each.
 MUCH_NOISE, FEW_HELD_OUT, FEWEST_HELD_OUT, MOST_HELD_OUT, FAR_LESS = 0.1, 0.02, 20, 0.05, 0.02
-#: Unless so few were at first: less than so many times as many.
+#: No second try where fewer than so many times as many were held out at first.
 FAR_MORE_HELD_OUT = 1.5
-#: Where the noise starts there, relative to the data.
+#: Where the noise starts in second tries of few data, relative to all of them.
 LOWER = 0.01
 #: Noise variance relative to the data from which on parts that are fitted together go on to their end. Slow
 #: progress looks as if the noise had settled: of 120 fits (DCT, D = 1024, N = D/3 to D/5, noise 0.03 and 0.1)
@@ -103,8 +103,8 @@ class HeldOutParts:
         """Fit the rest of the data for each part, and take the median of what the parts say.
 
         Near the limit of what data tell, the rest may be too few to find the signal, which is then taken for
-        noise. So where much noise was found, it is tried with fewer held out; of few data, also from a lower
-        noise: far less noise is taken for the truth.
+        noise. So where much noise was found, it is tried with fewer held out, unless few were; of few data,
+        also from a lower noise: far less noise is taken for the truth.
         """
         if problem.n_rows < 2:
             raise ValueError("noise_std cannot be learned from a single datum; give noise_std")
@@ -114,11 +114,11 @@ class HeldOutParts:
         if little or found.stopped or found.fault or plan.before is not None or problem.n_tasks > 1:
             return found
         first = found.noise_var
-        count = max(FEWEST_HELD_OUT, round(FEW_HELD_OUT * problem.n_rows))
-        if count <= MOST_HELD_OUT * problem.n_rows:
-            if parts[0].size < FAR_MORE_HELD_OUT * count:
+        size = max(FEWEST_HELD_OUT, round(FEW_HELD_OUT * problem.n_rows))
+        if size <= MOST_HELD_OUT * problem.n_rows:
+            if parts[0].size < FAR_MORE_HELD_OUT * size:
                 return found
-            parts = _drawn_parts(problem.n_rows, count, 3, runner.rng)
+            parts = _drawn_parts(problem.n_rows, size, 3, runner.rng)
             again = self._learn_one_by_one(problem, parts, plan, runner, first)
             why = "with more of them held out"
         elif sum(rows.size for rows in parts) >= FEWEST_HELD_OUT:
@@ -210,7 +210,7 @@ class HeldOutParts:
         power = average(squared_modulus(problem.y)) or 1.0
         learned: Learned | None = None
         for turn, start in enumerate(self.starts):
-            name = f"{plan.task}/noise/{'all' if first is None else 'lower'}/{turn}"
+            name = f"{plan.task}/noise/{'all' if first is None else 'below'}/{turn}"
             wanted = SOMETHING * power if turn else first
             stage = Stage(name, "noise", None, MOST_ROUGH_STEPS, kept=True, passes_on=True)
             rough = stage._replace(rough=True, second_try=None if wanted is None else SecondTry(wanted))

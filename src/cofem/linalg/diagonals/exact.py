@@ -111,7 +111,8 @@ _IN_DOUBLE: WeakKeyDictionary[Dictionary, np.ndarray | None] = WeakKeyDictionary
 def _bands_in_double(phi: Dictionary) -> np.ndarray | None:
     if phi not in _IN_DOUBLE:
         like = np.zeros(1, np.complex128 if phi.is_complex else np.float64)
-        _IN_DOUBLE[phi] = gram_bands(Dictionary(phi.operator.astype("float64"), like=like))
+        double = Dictionary(phi.operator.astype("float64"), like=like, on_average=phi.on_average)
+        _IN_DOUBLE[phi] = gram_bands(double)
     return _IN_DOUBLE[phi]
 
 

@@ -135,7 +135,7 @@ def in_tiles(
         settle()
     if alike and tiles.starts.size > 1:
         shared[:] = np.mean(shared[tiles.members(stale)])
-    return np.maximum(shared, 0.0)
+    return np.clip(shared, 0.0, strength)
 
 
 def inverses_of_lower(factor: np.ndarray) -> np.ndarray:
@@ -215,7 +215,7 @@ def in_clusters(
         # The last pivot is what is left of the column that comes last, once the others are taken out.
         last = factors_above_identity(matrix)[:, -1, -1]
         shared[chosen] = ((conj(last) * last).real - 1) / scale[chosen]
-    return np.maximum(shared, 0.0)
+    return np.clip(shared, 0.0, strength)
 
 
 def _in_blocks(parts: Iterable[tuple[np.ndarray, int]], more: int = 0) -> Iterator[tuple[np.ndarray, int]]:

@@ -132,7 +132,10 @@ def known_bands(phi: Dictionary) -> np.ndarray | None:
 
 
 def gram_bands(phi: Dictionary) -> np.ndarray | None:
-    """Return the diagonals of the Gram matrix, if it has few and is not a circulant.
+    """Return the diagonals of the Gram matrix, if it has few and is not a circulant; else None.
+
+    None as well around a ring, where columns are coupled across a third of it, and where variances are wanted
+    on the average only.
 
     Row d, of L + 1, has ``<phi_{j + d}, phi_j>``, where ``j + d`` begins again at the end of the grid.
     """

@@ -168,7 +168,8 @@ class GramEntries(NamedTuple):
     once : ndarray of bool, shape (m,)
         Which offsets are their own opposites.
     measured : bool
-        Whether it was measured how far columns are coupled, by some of them.
+        Whether columns may be coupled at other offsets as well: how far was measured by some of them, or is
+        known of a grid that repeats.
     """
 
     shape: tuple[int, ...]
@@ -222,7 +223,7 @@ def _find_entries(phi: Dictionary) -> GramEntries | None:
     found = phi.offset_gram(offsets)
     if found is None:
         return None
-    measured = circulant.reach is not None
+    measured = circulant.reach is not None or not circulant.repeats
     return GramEntries(circulant.shape, offsets, found, circulant.repeats, once, measured)
 
 
@@ -300,11 +301,12 @@ def _known_gram(
 def _is_gram_of(found: scipy.sparse.csr_array, phi: Dictionary, kept: np.ndarray) -> bool:
     """Tell whether nothing is missing in the Gram matrix of some columns, by one product.
 
-    Where couplings were found by looking at a few columns, others may reach farther.
+    Where couplings were found by looking at a few columns, others may reach farther; and the two spikes of an
+    echo are coupled at one offset, which may look like another one on a grid that repeats.
     """
     x = np.zeros(phi.shape[1], dtype=phi.dtype)
     x[kept] = np.random.default_rng(0).standard_normal(kept.size)
-    product = to_numpy(phi.operator.gram(x))[kept]
+    product = to_numpy(phi.gram(x))[kept]
     wrong = np.linalg.norm(found @ x[kept] - product)
     return bool(wrong <= max(ALL_OF_IT, 100 * np.finfo(phi.dtype).eps) * np.linalg.norm(product))
 
