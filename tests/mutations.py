@@ -345,7 +345,7 @@ MUTATIONS = (
     Mutation(
         "deflation: what was measured near by is taken for all",
         "linalg/preconditioners/deflation.py",
-        "if entries.measured and not _is_gram_of(found, phi, kept):",
+        "if entries.to_check and not _is_gram_of(found, phi, kept):",
         "if False:",
         ("test_foreign_blurs.py::test_an_echo_is_not_taken_for_a_nearer_one",),
     ),

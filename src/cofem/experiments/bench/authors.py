@@ -8,7 +8,6 @@ import math
 import os
 import sys
 from dataclasses import replace
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ from cofem.experiments.study.base import (
     power,
     seconds,
 )
-from cofem.experiments.study.measure import Watch, timed_fit
+from cofem.experiments.study.measure import Watch, middle_of, timed_fit
 from cofem.experiments.study.methods import METHODS
 from cofem.experiments.study.results import TIME_LIMIT, Cell, Measurement, Rows, Value, paired_ratio
 
@@ -75,12 +74,11 @@ class Authors(Study):
         if cell.method == THEIRS:
             return _run_theirs(case, seed, options.time_limit)
         settings: dict[str, Any] = {"seed": seed, "target": TARGET, "max_iter": 100, "tol": 0.0}
-        fits = [
-            timed_fit(case, METHODS[OURS], time_limit=options.time_limit, **settings) for _ in range(FITS)
-        ]
-        middle = median(fit.seconds for fit in fits)
+        fit = middle_of(
+            lambda: timed_fit(case, METHODS[OURS], time_limit=options.time_limit, **settings), FITS
+        )
         # The process has held the authors' arrays as well.
-        return replace(next(fit for fit in fits if fit.seconds == middle), peak_mb=math.nan)
+        return replace(fit, peak_mb=math.nan)
 
     def report(self, rows: Rows) -> Report:
         """Compare times, and say how many applications ours took."""

@@ -24,7 +24,7 @@ from cofem.operators.dictionary import Dictionary
 MOST_DIAGONALS, MOST_ENTRIES = 256, 2**24
 #: Entries of the Gram operator, relative to its diagonal, that are rounding errors.
 ROUNDING = 1e-14
-#: What other diagonals may add to a product, relative to it.
+#: What other entries of the Gram matrix may add to a product, relative to it.
 ALL_OF_IT = 1e-9
 #: What is added to the diagonal, relative to its largest entry, until there is a factor.
 MADE_UP = (1e-13, 1e-11, 1e-9, 1e-7, 1e-5)
@@ -73,7 +73,7 @@ class BandedPreconditioner(PosteriorPreconditioner):
         largest = float(self.bands[0].real.max())
         for more in (0.0, *MADE_UP):
             matrix[0] += more * largest
-            factor, failed = _factor(matrix)
+            factor, failed = scipy.linalg.get_lapack_funcs("pbtrf", (matrix,))(matrix, lower=1)
             if not failed:
                 return replace(self, factor=factor)
         raise np.linalg.LinAlgError("the couplings of neighbours are those of no Gram matrix")
@@ -81,12 +81,6 @@ class BandedPreconditioner(PosteriorPreconditioner):
     def apply(self, r: Array, out: Array) -> None:
         """Write ``P^-1 r`` into `out`, both of shape (B, D)."""
         out[...] = scipy.linalg.cho_solve_banded((self.factor, True), r.T).T
-
-
-def _factor(matrix: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return the Cholesky factor of a matrix with few diagonals, and whether it has none."""
-    factor, failed = scipy.linalg.get_lapack_funcs("pbtrf", (matrix,))(matrix, lower=1)
-    return factor, failed
 
 
 #: The bands of dictionaries in use.

@@ -26,6 +26,7 @@ from scipy.linalg import cho_solve
 from cofem._arrays import Array, add_product, to_numpy
 from cofem._blocks import BATCH_NUMBERS, blocks
 from cofem.linalg.factor import safe_cholesky
+from cofem.linalg.preconditioners.banded import ALL_OF_IT
 from cofem.linalg.preconditioners.base import PosteriorPreconditioner
 from cofem.operators.circulant import CirculantGram
 from cofem.operators.dictionary import Dictionary
@@ -40,8 +41,6 @@ ROUNDING = 1e-14
 AHEAD = 3.0
 #: Size of S up to which its matrix is dense: 2 ms in place of 7 (decay 0.98, 300 of 3072).
 FEW = 512
-#: Error of its product with a vector, relative to it, up to which a measured Gram matrix is right.
-ALL_OF_IT = 1e-9
 #: Most entries of ``E^H A E``.
 MOST_ENTRIES = 2**22
 #: Most entries of the Gram matrix that are kept where they differ from column to column.
@@ -167,7 +166,7 @@ class GramEntries(NamedTuple):
         Whether the grid repeats.
     once : ndarray of bool, shape (m,)
         Which offsets are their own opposites.
-    measured : bool
+    to_check : bool
         Whether columns may be coupled at other offsets as well: how far was measured by some of them, or is
         known of a grid that repeats.
     """
@@ -177,7 +176,7 @@ class GramEntries(NamedTuple):
     values: np.ndarray
     repeats: bool
     once: np.ndarray
-    measured: bool = False
+    to_check: bool = False
 
 
 #: The entries of dictionaries in use.
@@ -223,14 +222,15 @@ def _find_entries(phi: Dictionary) -> GramEntries | None:
     found = phi.offset_gram(offsets)
     if found is None:
         return None
-    measured = circulant.reach is not None or not circulant.repeats
-    return GramEntries(circulant.shape, offsets, found, circulant.repeats, once, measured)
+    to_check = circulant.reach is not None or not circulant.repeats
+    return GramEntries(circulant.shape, offsets, found, circulant.repeats, once, to_check)
 
 
 def _with_farther_ones(offsets: np.ndarray, shape: np.ndarray) -> np.ndarray:
     """Add the offsets on the other side that look the same on a grid that repeats.
 
-    Only along axes where columns are coupled across half of the grid: elsewhere none reach that far.
+    Only along axes where columns are coupled across half of the grid: elsewhere hardly any reach that far,
+    and `_is_gram_of` tells.
 
     Examples
     --------
@@ -290,7 +290,7 @@ def _known_gram(
     found = sparse_gram(entries, kept)
     if found is None:
         return None
-    if entries.measured and not _is_gram_of(found, phi, kept):
+    if entries.to_check and not _is_gram_of(found, phi, kept):
         _ENTRIES[phi] = None
         return None
     _KNOWN[phi] = kept, found
