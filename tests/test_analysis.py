@@ -1022,7 +1022,7 @@ def test_what_neither_data_nor_prior_determine_is_said(kind: str, exactly: bool)
     u = np.cumsum(rng.standard_normal(60))
     y = Phi @ u + 0.1 * rng.standard_normal(Phi.shape[0])
     post = cofem.fit(Phi, y, noise_std=0.1, analysis=B, method=AnalysisEM(exact=exactly), rng=0)
-    assert any("null space" in note for note in post.status.notes)
+    assert any("null space" in note for note in post.status.warnings)
     assert np.isfinite(post.mean).all()
     # What is determined is right: the mean is that of the pseudo-inverse, but for the null space.
     dense = [A if isinstance(A, np.ndarray) else A.to_dense() for A in (Phi, B)]

@@ -365,7 +365,7 @@ def test_the_status_names_auto_where_the_default_does_not_hold_the_data_it_predi
     errors = Errors(np.r_[np.full(80, 1e-4), np.full(20, 1.0)], np.zeros(100), 8.0, of_complex=False)
     note = cofem.inference.noise.held_out.about_intervals([errors], 0.01)
     assert 'prior="auto"' in note
-    assert "20 of these 100 data" in note
+    assert "20 of the 100 data points" in note
 
 
 def test_what_cannot_be_compared_is_refused_by_name() -> None:

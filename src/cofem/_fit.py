@@ -52,7 +52,7 @@ from cofem.posterior import Posterior, join_tasks, split_tasks
 from cofem.priors import Independent, MultiTask, Power, Prior
 from cofem.priors.multitask import OneAfterAnother
 from cofem.priors.rectified import rectified_moments
-from cofem.status import ConvergenceWarning, Status, StatusCode
+from cofem.status import ConvergenceWarning, ReliabilityWarning, StatusCode
 
 
 @without_gradients
@@ -228,7 +228,7 @@ def fit_task(data: Data, settings: Settings, runner: Runner, task: int = 0) -> P
         if learned is None or settings.asked is not None:
             strategy = settings.noise or choose_strategy(problem, method)
             learned = strategy.learn(problem, plan, runner)
-            notes.append(learned.note)
+            notes += learned.remarks
         outcome = learned.outcome or _run(problem, plan, runner, learned)
     except FitInterrupted as interrupt:
         so_far = interrupt.outcome
@@ -364,7 +364,7 @@ def _concluded(
         known = f"the noise could not be learned, and is what was known by then ({noise_std:.3g})"
         fault = f"{known}: {learned.fault}"
     if fault:
-        status = Status(StatusCode.FAILED, fault, status.notes)
+        status = replace(status, code=StatusCode.FAILED, message=fault)
     # With tol=0, a number of steps is what was asked for.
     cut_short = status.code is StatusCode.MAX_ITER and settings.tol != 0
     if outcome.doubtful or fault or cut_short:
@@ -372,7 +372,9 @@ def _concluded(
     if status.code is not StatusCode.FAILED and not learned.stopped:
         words += about_the_fit(outcome, learned=prepared.noise.std is None)
     words += [*about_weak_columns(outcome), *about_expected_error(outcome)]
-    status = Status(status.code, status.message, (*status.notes, *filter(None, words)))
+    status = status.with_notes(*words)
+    if status.warnings:
+        warn("; ".join(status.warnings), ReliabilityWarning)
     return _posterior(prepared, replace(outcome, status=status), method)
 
 
@@ -396,7 +398,7 @@ def _before_the_noise_is_known(problem: Problem, outcome: Outcome) -> Outcome:
         f"{problem.noise_var**0.5 * problem.units.data:.3g} is what was known by then, and mean and variance "
         f"are those of a fit to {seen.n_rows} of the {problem.n_rows} data"
     )
-    return replace(outcome, problem=problem, status=Status(status.code, message, status.notes))
+    return replace(outcome, problem=problem, status=replace(status, message=message))
 
 
 def _posterior(prepared: PreparedProblem, outcome: Outcome, method: Method) -> Posterior:

@@ -196,6 +196,7 @@ def with_column(data: str, column: str) -> str:
 def _report(console: Any, post: Posterior) -> None:
     """Print a table of what was found."""
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(show_header=False)
     Phi = post.operator
@@ -204,9 +205,10 @@ def _report(console: Any, post: Posterior) -> None:
         ("method", f"{post.method}, {post.n_iter} steps"),
         ("noise", ", ".join(f"{std:.4g}" for std in np.ravel(post.noise_std))),
         ("coefficients in the support", f"{post.support().size:,}"),
-        ("ended", f"{post.status.code.value}: {post.status.message}"),
+        ("ended", f"{post.status.heading}: {post.status.message}"),
+        *(("note", note) for note in post.status.notes),
     ]:
-        table.add_row(label, value)
+        table.add_row(label, Text(value))
     console.print(table)
 
 

@@ -60,7 +60,8 @@ class Info:
     figures : dict of str to float or str
         Further entries of the history, e.g. ``log_evidence``.
     notes : dict of str to str
-        What was decided and why, by topic; the last word on each topic goes into the status.
+        What was decided and why, by topic; the last word on each topic goes into the status. A
+        `cofem.status.Caution` among them is a warning: it changes what the answer is worth.
     trouble : str
         What went wrong without ending the fit; "" if nothing did.
     end, message : StatusCode or None, str

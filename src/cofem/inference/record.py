@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -177,7 +177,7 @@ class Outcome:
         notes = [
             f"{text} (in {count} of {record.iteration} steps)" for text, count in record.troubles.items()
         ]
-        status = Status(status.code, status.message, (*notes, *record.decisions.values()))
+        status = replace(status, notes=(), warnings=()).with_notes(*notes, *record.decisions.values())
         columns: dict[str, list[float | str]] = defaultdict(list)
         for row in record.rows[: record.iteration]:
             for name, value in row.items():

@@ -105,7 +105,7 @@ class Runner:
             outcome = replace(outcome, figures=figures)
         if is_fit or outcome.status.code is not StatusCode.STOPPED:  # else it goes on when it is resumed
             # Of a stage that learned the noise nothing but that is needed, if it did.
-            whole = is_fit or stage.kept or not outcome.status.converged
+            whole = is_fit or stage.kept or not outcome.status.settled
             state = method.settled(outcome.state)
             if stage.passes_on:
                 state = replace(state, carry=method.handed_on(outcome.state))

@@ -40,7 +40,12 @@ def _contents(posterior: Posterior) -> tuple[dict[str, Any], dict[str, np.ndarra
         "noise_std": np.asarray(posterior.noise_std).tolist(),
         "method": posterior.method,
         "scale": posterior.scale,
-        "status": [posterior.status.code.value, posterior.status.message, list(posterior.status.notes)],
+        "status": [
+            posterior.status.code.value,
+            posterior.status.message,
+            list(posterior.status.notes),
+            list(posterior.status.warnings),
+        ],
     }
     arrays = {name: getattr(posterior, name) for name in (*_ARRAYS, "weights")}
     if posterior.gaussian is not None:
@@ -113,7 +118,7 @@ def _rebuild(
     rows = None
     if analysis is not None and not isinstance(analysis, list | tuple):
         rows = _checked_rows(analysis, header["method"], contents)
-    code, message, notes = header["status"]
+    code, message, notes, *warnings = header["status"]  # older files have no warnings
     noise_std = header["noise_std"]
     if phi is not None and phi.device_array is not None:
         kept = {"mean", "variance", "alpha", "y", "weights"} & contents.keys()
@@ -131,7 +136,7 @@ def _rebuild(
         tasks=tuple(tasks) or None,
         noise_std=np.array(noise_std) if isinstance(noise_std, list) else noise_std,
         method=header["method"],
-        status=Status(StatusCode(code), message, tuple(notes)),
+        status=Status(StatusCode(code), message, tuple(notes), tuple(*warnings)),
         history={
             name.removeprefix("history_"): values
             for name, values in contents.items()

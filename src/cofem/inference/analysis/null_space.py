@@ -6,6 +6,7 @@ import numpy as np
 
 from cofem._arrays import inner, on_device_of
 from cofem.inference.analysis.problem import AnalysisProblem
+from cofem.status import Caution
 
 #: Arrays that rows do not go across that are looked at.
 MOST_APART = 16
@@ -22,11 +23,12 @@ def about_null_space(problem: AnalysisProblem) -> list[str]:
         count = sum(_is_unseen(problem, direction) for direction in _smooth(problem))
     if not count:
         return []
-    return [
+    text = (
         f"Phi and analysis have a common null space of {count} dimension{'s' if count > 1 else ''}: what the "
         "posterior says about it is arbitrary, since neither data nor prior say anything. Stack rows onto "
         "analysis that see it, such as a small multiple of the identity"
-    ]
+    )
+    return [Caution(text)]
 
 
 def _smooth(problem: AnalysisProblem) -> list[np.ndarray]:

@@ -220,7 +220,7 @@ class HeldOutParts:
             outcome, rule = run
             noise_var = outcome.problem.noise_var
             noisy = NOISY * power < noise_var < NOTHING_FOUND * power
-            if noisy and first is None and outcome.status.converged:
+            if noisy and first is None and outcome.status.settled:
                 stage = stage._replace(name=f"{name}/on", before=Ended.of(outcome, method), loose=True)
                 on = runner.run(outcome.problem, method, stage._replace(noise=rule, judge=rule.judge))
                 outcome = outcome if on.status.message == UNSETTLED else on
@@ -229,7 +229,7 @@ class HeldOutParts:
                 return Learned(noise_var, "", fault=outcome.status.message)
             if outcome.status.code is StatusCode.STOPPED:
                 return with_few_data(Learned(noise_var, STOPPED, stopped=True), problem)
-            if not outcome.status.converged:
+            if not outcome.status.settled:
                 noise_var = max(noise_var, rule(outcome.problem, outcome.state, True))
             elif min(rule.sizes) >= ENOUGH_IN_A_PART and noise_var > least_noise(outcome.problem):
                 last = replace(rule, most_spread=MOST_SPREAD)(outcome.problem, outcome.state, True)
@@ -315,7 +315,7 @@ class HeldOutParts:
             noise_var = outcome.problem.noise_var
             if outcome.status.code in (StatusCode.FAILED, StatusCode.STOPPED):
                 return Part(outcome, noise_var, method)
-            if not (given or outcome.status.converged):  # it may never have been allowed to rise
+            if not (given or outcome.status.settled):  # it may never have been allowed to rise
                 noise_var = max(noise_var, rule(outcome.problem, outcome.state, True))
             found = noise_var < NOTHING_FOUND * power
             if part is None or found:
@@ -351,8 +351,8 @@ def about_intervals(errors: list[Errors], noise_var: float) -> str:
     if count < ENOUGH_TO_COUNT or outside <= FAR_MORE * 0.05 * count + FAR_MORE:
         return ""
     return (
-        f"; {outside} of these {count} data lie outside of their 95 % intervals, far more than there should "
-        'be: the prior does not suit the data, and prior="auto" has one chosen by them'
+        f"{outside} of the {count} data points held out lie outside their 95 % intervals, far more than "
+        'expected: the prior does not suit the data. Try prior="auto"'
     )
 
 
@@ -361,8 +361,8 @@ def _learned(problem: Problem, parts: list[np.ndarray], noise_var: float, errors
     count = sum(rows.size for rows in parts)
     turns = "" if len(parts) == 1 else f", {len(parts)} parts in turn"
     note = f"the noise was learned from {count} data held out{turns}"
-    note += about_intervals(errors, noise_var)
-    return with_few_data(Learned(noise_var, note), problem)
+    learned = Learned(noise_var, note, doubt=about_intervals(errors, noise_var))
+    return with_few_data(learned, problem)
 
 
 def split(

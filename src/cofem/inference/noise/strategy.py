@@ -12,6 +12,7 @@ from cofem.inference.noise.rules import NoiseRule
 from cofem.inference.problem import Problem
 from cofem.inference.record import Outcome
 from cofem.inference.stages import Runner
+from cofem.status import Caution
 
 #: Data below which those that are held out are too few to learn a small noise from, see `least_from_few`. Not
 #: more: scikit-learn's check that weights count samples has 9 of them.
@@ -71,6 +72,8 @@ class Learned(NamedTuple):
         The fit at that noise, if learning the noise has made it.
     fault : str
         What went wrong, if the noise could not be learned: it is then what was known by then.
+    doubt : str
+        What speaks against it; "" if nothing does.
     """
 
     noise_var: float
@@ -79,6 +82,12 @@ class Learned(NamedTuple):
     stopped: bool = False
     outcome: Outcome | None = None
     fault: str = ""
+    doubt: str = ""
+
+    @property
+    def remarks(self) -> tuple[str, str]:
+        """Return what a status says of it."""
+        return self.note, Caution(self.doubt)
 
 
 class NoiseStrategy(Protocol):
