@@ -199,8 +199,8 @@ def about_expected_error(outcome: Outcome) -> list[str]:
     if not expected > EXPECTED_ERROR:
         return []
     text = (
-        f"expected relative error of post.mean is {expected:.0%}: the data determine individual coefficients "
-        "poorly. Predictions may still be good. Fewer or less similar columns, more data, or "
+        f"expected relative error of post.mean is {100 * expected:.0f} %: the data determine individual "
+        "coefficients poorly. Predictions may still be good. Fewer or less similar columns, more data, or "
         'prior="auto" may help'
     )
     return [Caution(text) if expected > DOUBTFUL_ERROR else text]
