@@ -149,7 +149,7 @@ def test_a_doubtful_fit_says_so_before_anything_else(folder: Path) -> None:
     words = " ".join(done.output.split())
     assert 0 < words.find("Warning: noise_std = 0.01 does not fit the data") < words.find("dictionary")
     assert "converged, but in doubt" in words or "max_iter" in words
-    done = recover("--data", "y.npy")
+    done = recover("--data", "y.npy", "--force")
     words = " ".join(done.output.split())
     assert "Warning" not in words
     assert "note" in words
