@@ -50,10 +50,13 @@ class Fingerprint:
 
     def agrees(self, other: Fingerprint) -> bool:
         """Tell whether the other one is that of the same operator, up to rounding."""
-        largest = max(map(abs, self.numbers), default=0.0)
         precision = np.dtype(self.dtype).type(0).real.dtype.name
-        apart = [abs(a - b) for a, b in zip(self.numbers, other.numbers, strict=True)]
-        return self.dtype == other.dtype and max(apart) <= AGREEMENT[precision] * largest
+        return self.dtype == other.dtype and self.distance(other) <= AGREEMENT[precision]
+
+    def distance(self, other: Fingerprint) -> float:
+        """Return how far the numbers are apart at most, relative to the largest one."""
+        apart = max(abs(a - b) for a, b in zip(self.numbers, other.numbers, strict=True))
+        return apart / (max(map(abs, (*self.numbers, *other.numbers))) or 1.0)
 
 
 def known_by(operator: Operator, like: Array, again: bool = False) -> Fingerprint:

@@ -11,8 +11,11 @@ from cofem.inference.analysis.method import AnalysisEM
 from cofem.operators.fingerprint import Fingerprint
 from cofem.status import Status, StatusCode
 
-#: Kinds of numbers that a posterior holds.
-REAL, ANY = "f", "fc"
+#: Types of numbers that a posterior holds.
+REAL: tuple[str, ...] = ("float32", "float64")
+ANY = (*REAL, "complex64", "complex128")
+#: Largest number that JSON may give as an integer and that is still one here.
+LARGEST = float(np.finfo(np.float64).max)
 
 
 class Saved(NamedTuple):
@@ -55,8 +58,8 @@ class Rule(NamedTuple):
     ----------
     shapes : tuple of str
         Which shapes it may have, by the letters of their lengths: ``"DL"`` is (D, L).
-    kinds : str
-        Kinds of its numbers, as in `numpy.dtype.kind`.
+    types : tuple of str
+        Which types its numbers may have.
     fits : callable
         Tells of each number whether it can be.
     words : str
@@ -66,7 +69,7 @@ class Rule(NamedTuple):
     """
 
     shapes: tuple[str, ...]
-    kinds: str = ANY
+    types: tuple[str, ...] = ANY
     fits: Callable[[np.ndarray], np.ndarray] = np.isfinite
     words: str = "finite"
     needed: bool = True
@@ -84,15 +87,17 @@ def _rules(several: bool, in_analysis: bool, apart: bool) -> dict[str, Rule]:
     """Return what each array must be; N data, D unknowns, M precisions, L tasks."""
     tasks = "L" if several else ""
     precisions = "M" if in_analysis else "D"
-    spread = {"kinds": REAL, "fits": _is_not_negative, "words": "non-negative"}
+    spread = Rule(("D" + tasks,), REAL, _is_not_negative, "non-negative")
     return {
         "mean": Rule(("D" + tasks,)),
-        "variance": Rule(("D" + tasks,), **spread),
-        "alpha": Rule((precisions, precisions + "L") if apart else (precisions,), **spread, needed=not apart),
+        "variance": spread,
+        "alpha": spread._replace(
+            shapes=(precisions, precisions + "L") if apart else (precisions,), needed=not apart
+        ),
         "y": Rule(("N" + tasks,), needed=not apart),
         "weights": Rule(("N",), REAL, _is_positive, "positive and finite", needed=False),
-        "gaussian_mean": Rule(("D" + tasks,), needed=False),
-        "gaussian_variance": Rule(("D", "D" + tasks), **spread, needed=False),
+        "gaussian_mean": Rule(("D" + tasks,), REAL, needed=False),
+        "gaussian_variance": spread._replace(shapes=("D", "D" + tasks), needed=False),
     }
 
 
@@ -157,23 +162,28 @@ def _array(
             raise ValueError(f"{name} is missing")
         return []
     values = arrays[name]
-    if values.dtype.kind not in rule.kinds:
-        raise ValueError(f"{name} must be {'real ' if rule.kinds == REAL else ''}numbers, got {values.dtype}")
+    if values.dtype.name not in rule.types:
+        raise ValueError(f"{name} must be of type {' or '.join(rule.types)}, got {values.dtype}")
     for shape in rule.shapes:
         known = [lengths.get(letter, found) for letter, found in zip(shape, values.shape, strict=False)]
         if list(values.shape) == known and len(shape) == values.ndim and values.size:
             lengths |= dict(zip(shape, values.shape, strict=True))
             break
     else:
-        named = " or ".join(f"({', '.join(str(lengths.get(n, n)) for n in shape)})" for shape in rule.shapes)
+        named = " or ".join(
+            str(tuple(lengths.get(letter, letter) for letter in shape)) for shape in rule.shapes
+        )
+        named = named.replace("'", "")  # of letters for lengths that are free
         raise ValueError(f"{name} must have shape {named}, got {values.shape}")
     wrong = values.size - int(np.count_nonzero(rule.fits(values)))
     if wrong:
         raise ValueError(f"{name} must be {rule.words}, got {wrong} numbers that are not")
-    return [values]
+    return [values.astype(values.dtype.newbyteorder("="), copy=False)]
 
 
-def _checked(header: Mapping[str, Any], name: str, fits: Callable[[Any], bool], words: str, **default: Any) -> Any:
+def _checked(
+    header: Mapping[str, Any], name: str, fits: Callable[[Any], bool], words: str, **default: Any
+) -> Any:
     """Return an entry of the header, or say what it must be."""
     if name not in header and not default:
         raise ValueError(f"{name} is missing")
@@ -184,7 +194,7 @@ def _checked(header: Mapping[str, Any], name: str, fits: Callable[[Any], bool], 
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < np.inf
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
 def _is_level(value: Any) -> bool:
@@ -220,7 +230,9 @@ def _status(header: Mapping[str, Any]) -> Status:
 
 def _history(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     found = {
-        name.removeprefix("history_"): values for name, values in arrays.items() if name.startswith("history_")
+        name.removeprefix("history_"): values
+        for name, values in arrays.items()
+        if name.startswith("history_")
     }
     if "iteration" not in found:
         raise ValueError("history_iteration is missing")
@@ -234,15 +246,19 @@ def _history(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _fingerprints(header: Mapping[str, Any]) -> dict[str, Fingerprint]:
-    known = _checked(header, "fingerprints", lambda value: isinstance(value, dict), "a dictionary", default={})
+    known = _checked(
+        header, "fingerprints", lambda value: isinstance(value, dict), "a dictionary", default={}
+    )
     for name, value in known.items():
         if not (
             isinstance(value, list)
             and len(value) == 5
-            and value[0] in ("float32", "float64", "complex64", "complex128")
+            and value[0] in ANY
             and all(map(_is_number, value[1:]))
         ):
-            raise ValueError(f"the fingerprint of {name} must be a type and four numbers, got {_brief(value)}")
+            raise ValueError(
+                f"the fingerprint of {name} must be a type and four numbers, got {_brief(value)}"
+            )
     return {name: Fingerprint(value[0], tuple(value[1:])) for name, value in known.items()}
 
 
