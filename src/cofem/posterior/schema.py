@@ -92,7 +92,8 @@ def _rules(several: bool, in_analysis: bool, apart: bool) -> dict[str, Rule]:
         "mean": Rule(("D" + tasks,)),
         "variance": spread,
         "alpha": spread._replace(
-            shapes=(precisions, precisions + "L") if apart else (precisions,), needed=not apart
+            shapes=(precisions, precisions + "L") if apart else (precisions,),
+            needed=not (apart and in_analysis),  # tasks may have chosen rows of their own
         ),
         "y": Rule(("N" + tasks,), needed=not apart),
         "weights": Rule(("N",), REAL, _is_positive, "positive and finite", needed=False),
