@@ -24,8 +24,9 @@ from cofem._arrays import (
     to_numpy,
 )
 from cofem.inference.problem import Problem, Units
-from cofem.operators import Diagonal, Operator, as_operator, check_adjoint
+from cofem.operators import Diagonal, Operator, as_operator
 from cofem.operators.dictionary import Dictionary
+from cofem.operators.fingerprint import known_by
 from cofem.priors import Prior
 
 #: Noise relative to the data, below which it cannot be told from rounding.
@@ -100,7 +101,7 @@ def prepare(data: Data, prior: Prior, nonnegative: bool) -> PreparedProblem:
     largest = operator.largest_entry()
     if largest is not None:
         _check_largest(largest, "Phi", LARGEST_ENTRY[real])
-    check_adjoint(operator, n_vectors=1, dtype=dtype, like=y)
+    known_by(operator, y, again=True)  # which checks the adjoint
 
     white = operator
     if noise.weights is not None:

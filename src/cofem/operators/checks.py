@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,22 @@ from cofem._arrays import (
     to_numpy,
 )
 from cofem.operators.base import Operator
+
+
+class Products(NamedTuple):
+    """What products with random vectors were like.
+
+    Attributes
+    ----------
+    forward, adjoint : ndarrays of shape (n_vectors,)
+        Norms of ``Phi x`` and ``Phi^H y``.
+    inner : ndarray of shape (n_vectors,)
+        ``<y, Phi x>``.
+    """
+
+    forward: np.ndarray
+    inner: np.ndarray
+    adjoint: np.ndarray
 
 
 def check_adjoint(
@@ -61,6 +77,18 @@ def check_adjoint(
     ...     print(str(error).split(":")[0])
     the adjoint of <Wrong(8), shape (8, 8)> does not match it
     """
+    compared_products(operator, rng, n_vectors, rtol, dtype, like)
+
+
+def compared_products(
+    operator: Operator,
+    rng: int | np.random.Generator = 0,
+    n_vectors: int = 2,
+    rtol: float | None = None,
+    dtype: Any = None,
+    like: Array | None = None,
+) -> Products:
+    """Do what `check_adjoint` does, and return what was seen, of the last type of vectors."""
     rng = np.random.default_rng(rng)
     if dtype is None:
         real = np.dtype(operator.precision or "float64")
@@ -88,6 +116,7 @@ def check_adjoint(
                 f"{'complex' if kind.kind == 'c' else 'real'} vectors <Phi x, y> = {left[k]:.10g} "
                 f"but <x, Phi^H y> = {right[k]:.10g}"
             )
+    return Products(_size(forward), left, _size(adjoint))
 
 
 def _drawn(shape: tuple[int, int], like: Array, rng: np.random.Generator) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from cofem.inference.analysis.method import AnalysisEM
 from cofem.linalg.direct import CG_STEPS, is_cheaper
 from cofem.linalg.evidence import LogEvidence, log_determinant, log_evidence
 from cofem.operators import Operator, as_operator
+from cofem.operators.fingerprint import Fingerprint
 from cofem.posterior.analysis import AnalysisSolver
 from cofem.posterior.solver import PosteriorSolver, batches, rows_of
 from cofem.posterior.support import find_support
@@ -85,6 +86,8 @@ class Posterior:
         after `cofem.load` without one, and for tasks that chose operators of their own.
     scale : float
         In analysis form, what the covariance is multiplied by, as errors at data that were held out have it.
+    fingerprints : dict of str to Fingerprint
+        What the operators of a fit are known by, as far as the file said that it was loaded from.
 
     Examples
     --------
@@ -108,6 +111,7 @@ class Posterior:
     tasks: tuple[Posterior, ...] | None = None
     analysis: Operator | None = None
     scale: float = 1.0
+    fingerprints: dict[str, Fingerprint] = field(default_factory=dict)
 
     @property
     def n_tasks(self) -> int:
@@ -506,7 +510,7 @@ class Posterior:
         """Write the posterior to an ``.npz`` file, whole or not at all.
 
         The file holds arrays and JSON only (no pickle). The operators Phi and, in analysis form, B are not
-        stored: hand them to `cofem.load` again.
+        stored: hand them to `cofem.load` again, which knows them by what they make of a random vector.
 
         Examples
         --------

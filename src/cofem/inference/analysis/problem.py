@@ -186,6 +186,19 @@ class AnalysisProblem(Problem):
         return on_device_of(self.y, start) if isinstance(start, np.ndarray) else start
 
 
+def is_left_open(analysis: Any) -> bool:
+    """Tell whether an analysis operator is given by a shape or a name only.
+
+    Examples
+    --------
+    >>> is_left_open((64, 64)), is_left_open("auto"), is_left_open(np.eye(2))
+    (True, True, False)
+    """
+    is_shape = isinstance(analysis, tuple) and all(isinstance(n, int | np.integer) for n in analysis)
+    is_number = isinstance(analysis, int | np.integer) and not isinstance(analysis, bool)
+    return isinstance(analysis, str) or is_shape or is_number
+
+
 def checked_analysis(analysis: Any, problem: Problem, n_columns: int) -> Any:
     """Return a shape or a name as it is, anything else as an operator that can be B; raise by name.
 
@@ -198,9 +211,7 @@ def checked_analysis(analysis: Any, problem: Problem, n_columns: int) -> Any:
     n_columns : int
         Number of unknowns of a task.
     """
-    is_shape = isinstance(analysis, tuple) and all(isinstance(n, int | np.integer) for n in analysis)
-    is_number = isinstance(analysis, int | np.integer) and not isinstance(analysis, bool)
-    if isinstance(analysis, str) or is_shape or is_number:
+    if is_left_open(analysis):
         return analysis
     try:
         operator = as_operator(analysis)
