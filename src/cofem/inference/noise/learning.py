@@ -1,7 +1,7 @@
-"""Strategies to learn the noise level: which one suits a problem, and those that hold no data out.
+"""Strategies to learn the noise level: which one suits a problem, and those that need no fit or several.
 
-`cofem.fit` takes `FromTheFit` where data are plenty and `HeldOutParts` otherwise; `cofem.RVMRegressor` takes
-`Refits`.
+`cofem.fit` takes `LeastSquares` where data are plenty or columns hardly overlap, and `HeldOutParts` otherwise;
+`cofem.RVMRegressor` takes `Refits`.
 """
 
 from __future__ import annotations
@@ -11,19 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cofem._arrays import average, inner, size, squared_modulus
-from cofem.inference.base import Method
+from cofem._arrays import average, squared_modulus
 from cofem.inference.noise.held_out import HeldOutParts
+from cofem.inference.noise.least_squares import LeastSquares
 from cofem.inference.noise.rules import FromEvidence
 from cofem.inference.noise.strategy import Learned, NoiseStrategy, Plan
 from cofem.inference.problem import Problem
 from cofem.inference.stages import Runner
 from cofem.status import StatusCode
 
-#: Data for each coefficient from which on the evidence is enough and nothing is held out.
-ENOUGH_DATA = 2.0
-#: Data from which on the evidence may be enough; of fewer, a coefficient and an intercept explain most.
-ENOUGH_FOR_EVIDENCE = 5
 #: Data held out in all parts that are enough where nothing but the noise is wanted: of 144 fits with 200, 100
 #: and 60 of them, 8, 9 and 8 were off by more than 1.5.
 ENOUGH_FOR_NOISE = 100
@@ -33,26 +29,9 @@ ENOUGH_FOR_NOISE = 100
 ENOUGH_IN_ONE = 400
 
 
-def choose_strategy(problem: Problem, method: Method) -> NoiseStrategy:
+def choose_strategy(problem: Problem) -> NoiseStrategy:
     """Return the strategy that suits a problem."""
-    if has_plenty(problem) and method.any_prior:
-        return FromTheFit()
-    return HeldOutParts(enough=ENOUGH_IN_ONE, wanted=ENOUGH_FOR_NOISE)
-
-
-def has_plenty(problem: Problem) -> bool:
-    """Tell whether the evidence is enough to learn the noise from."""
-    return problem.n_rows >= max(ENOUGH_DATA * problem.n_columns, ENOUGH_FOR_EVIDENCE)
-
-
-class FromTheFit:
-    """MacKay's update in every step of the fit itself, where data are plenty."""
-
-    def learn(self, problem: Problem, plan: Plan, runner: Runner) -> Learned:
-        """Run nothing: the fit learns the noise as it goes."""
-        power = inner(problem.y, problem.y) / size(problem.y)
-        note = "the noise was learned from the evidence, since data are plenty"
-        return Learned(0.1 * power or 1.0, note, FromEvidence())
+    return LeastSquares(HeldOutParts(enough=ENOUGH_IN_ONE, wanted=ENOUGH_FOR_NOISE))
 
 
 @dataclass(frozen=True)
@@ -78,7 +57,7 @@ class AlreadyLearned:
         if math.isfinite(problem.noise_var):
             return self.learned._replace(noise_var=problem.noise_var)
         if self.each and not (self.learned.stopped or self.learned.fault):
-            found = choose_strategy(problem, plan.method).learn(problem, plan, runner)
+            found = choose_strategy(problem).learn(problem, plan, runner)
             return found._replace(note="; ".join(filter(None, [self.learned.note, found.note])))
         scale = (self.unit / problem.units.data) ** 2
         return self.learned._replace(noise_var=self.learned.noise_var * scale)
