@@ -226,7 +226,7 @@ def fit_task(data: Data, settings: Settings, runner: Runner, task: int = 0) -> P
     learned = None if prepared.noise.std is None else Learned(problem.noise_var, "")
     try:
         if learned is None or settings.asked is not None:
-            strategy = settings.noise or choose_strategy(problem)
+            strategy = settings.noise or choose_strategy(problem, method)
             learned = strategy.learn(problem, plan, runner)
             notes.append(learned.note)
         outcome = learned.outcome or _run(problem, plan, runner, learned)

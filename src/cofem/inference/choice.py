@@ -21,8 +21,7 @@ from cofem.inference.comparison import Compared, Comparison, standard_error
 from cofem.inference.judged import Judged, Stopped, together
 from cofem.inference.loop import Ended, Stage
 from cofem.inference.noise.held_out import HeldOutParts
-from cofem.inference.noise.learning import choose_strategy
-from cofem.inference.noise.least_squares import has_plenty
+from cofem.inference.noise.learning import FromTheFit, choose_strategy, has_plenty
 from cofem.inference.noise.rules import STRONG
 from cofem.inference.noise.strategy import Learned, Plan, with_few_data
 from cofem.inference.problem import Problem
@@ -399,12 +398,12 @@ def choose_prior(
     except Stopped as stop:
         return _cut_short(jury, stop)
     best, table = jury.judged[jury.chosen], jury.comparison()
-    if has_plenty(problem) and not best.known:  # as without a choice
-        return Chosen(best.prior, choose_strategy(problem).learn(problem, plan, runner), table)
+    if has_plenty(problem) and not best.known:  # the fit learns the noise as it goes, as it would by itself
+        return Chosen(best.prior, FromTheFit().learn(problem, plan, runner), table)
     alone = problem.y.ndim == 1  # tasks by themselves learn their noise one by one, later
     if alone and best.prior == Independent() and not best.known:  # the fit is then the one without a choice
         usual = replace(problem, prior=best.prior)
-        return Chosen(best.prior, choose_strategy(usual).learn(usual, plan, runner), table)
+        return Chosen(best.prior, choose_strategy(usual, plan.method).learn(usual, plan, runner), table)
     prior, noise_var = best.to_fit
     count = sum(rows.size for rows in jury.parts)
     turns = "" if len(jury.parts) == 1 else f", {len(jury.parts)} parts in turn"

@@ -1,7 +1,7 @@
 """Strategies to learn the noise level: which one suits a problem, and those that need no fit or several.
 
-`cofem.fit` takes `LeastSquares` where data are plenty or columns hardly overlap, and `HeldOutParts` otherwise;
-`cofem.RVMRegressor` takes `Refits`.
+`cofem.fit` takes `FromTheFit` where data are plenty, `LeastSquares` where there are fewer or columns hardly
+overlap, and `HeldOutParts` otherwise; `cofem.RVMRegressor` takes `Refits`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cofem._arrays import average, squared_modulus
+from cofem._arrays import average, inner, size, squared_modulus
+from cofem.inference.base import Method
 from cofem.inference.noise.held_out import HeldOutParts
 from cofem.inference.noise.least_squares import LeastSquares
 from cofem.inference.noise.rules import FromEvidence
@@ -20,6 +21,10 @@ from cofem.inference.problem import Problem
 from cofem.inference.stages import Runner
 from cofem.status import StatusCode
 
+#: Data for each coefficient from which on the evidence is enough. It is maximised over precisions, so that
+#: some of the noise counts as signal: of noise alone it said 0.86 of the truth at twice as many data, with a
+#: false column in 18 to 34 % of draws, 0.94 at five times as many (15 %), 0.97 at ten times (4 %).
+ENOUGH_FOR_EVIDENCE = 10
 #: Data held out in all parts that are enough where nothing but the noise is wanted: of 144 fits with 200, 100
 #: and 60 of them, 8, 9 and 8 were off by more than 1.5.
 ENOUGH_FOR_NOISE = 100
@@ -29,9 +34,26 @@ ENOUGH_FOR_NOISE = 100
 ENOUGH_IN_ONE = 400
 
 
-def choose_strategy(problem: Problem) -> NoiseStrategy:
+def choose_strategy(problem: Problem, method: Method) -> NoiseStrategy:
     """Return the strategy that suits a problem."""
+    if has_plenty(problem) and method.any_prior:
+        return FromTheFit()
     return LeastSquares(HeldOutParts(enough=ENOUGH_IN_ONE, wanted=ENOUGH_FOR_NOISE))
+
+
+def has_plenty(problem: Problem) -> bool:
+    """Tell whether the evidence is enough to learn the noise from."""
+    return problem.n_rows >= ENOUGH_FOR_EVIDENCE * problem.n_columns
+
+
+class FromTheFit:
+    """MacKay's update in every step of the fit itself, where data are plenty."""
+
+    def learn(self, problem: Problem, plan: Plan, runner: Runner) -> Learned:
+        """Run nothing: the fit learns the noise as it goes."""
+        power = inner(problem.y, problem.y) / size(problem.y)
+        note = "the noise was learned from the evidence, since data are plenty"
+        return Learned(0.1 * power or 1.0, note, FromEvidence())
 
 
 @dataclass(frozen=True)
@@ -57,7 +79,7 @@ class AlreadyLearned:
         if math.isfinite(problem.noise_var):
             return self.learned._replace(noise_var=problem.noise_var)
         if self.each and not (self.learned.stopped or self.learned.fault):
-            found = choose_strategy(problem).learn(problem, plan, runner)
+            found = choose_strategy(problem, plan.method).learn(problem, plan, runner)
             return found._replace(note="; ".join(filter(None, [self.learned.note, found.note])))
         scale = (self.unit / problem.units.data) ** 2
         return self.learned._replace(noise_var=self.learned.noise_var * scale)

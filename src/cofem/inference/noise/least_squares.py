@@ -26,7 +26,6 @@ from cofem._arrays import (
     on_device_of,
     precision_of,
     real_dot,
-    size,
     squared_modulus,
     to_numpy,
 )
@@ -47,7 +46,7 @@ ENOUGH_FOR_RESIDUAL = 5
 #: Mean square of the overlaps of a column with all others, relative to its own energy, up to which inverting
 #: is worth a try, and below which there are none.
 MOST_OVERLAP, NO_OVERLAP = 0.6, 1e-10
-#: How many times larger than without the other columns the variance of a coefficient may be. (`eye + c random`
+#: How many times larger than without the other columns the variance of a coefficient may be. (`eye + random`
 #: and random matrices of N = D to 1.9 D, 10 and 20 % non-zero, 136 draws: up to 3 the noise was 0.82 to 1.12
 #: of the truth, where held-out data said 0.9 to 123 times; at 7 0.78 to 1.27, held out 0.95 to 1.27.)
 MOST_INFLATION = 3.0
@@ -112,9 +111,12 @@ class LeastSquares:
         found = least_squares(problem)
         if found is None:
             return self.otherwise.learn(problem, plan, runner)
-        if has_plenty(problem):
+        if are_enough(problem):
             noise_var = found.left_over / found.freedom
-            note = f"the noise was learned from what least squares leaves ({found.freedom:.0f} degrees of freedom)"
+            note = (
+                "the noise was learned from the residual of least squares, which has "
+                f"{found.freedom:.0f} degrees of freedom"
+            )
             return Learned(max(noise_var, least_noise(problem)), note)
         noise_var = max(likely_noise(found), least_noise(problem))
         note = (
@@ -124,7 +126,7 @@ class LeastSquares:
         return with_few_data(Learned(noise_var, note), problem)
 
 
-def has_plenty(problem: Problem) -> bool:
+def are_enough(problem: Problem) -> bool:
     """Tell whether what columns cannot explain is enough to learn the noise from."""
     return problem.n_rows >= max(ENOUGH_DATA * problem.n_columns, ENOUGH_FOR_RESIDUAL)
 
@@ -134,7 +136,7 @@ def least_squares(problem: Problem) -> Coefficients | None:
     phi = problem.phi
     kept = ~to_numpy(phi.is_zero)
     columns = int(np.count_nonzero(kept))
-    plenty = has_plenty(problem)
+    plenty = are_enough(problem)
     if not plenty and (columns > problem.n_rows or columns == 0):
         return None
     overlap = _overlap(problem, kept)
@@ -228,7 +230,7 @@ def likely_noise(found: Coefficients) -> float:
         return 0.0
     power = (found.left_over + positive.sum()) / (found.freedom + found.squares.size)
     low = min(float(np.quantile(positive, 0.05)), power)
-    classes, where = np.unique(np.floor(np.log(positive) / np.log(CLASS)), return_inverse=True)
+    _, where = np.unique(np.floor(np.log(positive) / np.log(CLASS)), return_inverse=True)
     counts = np.bincount(where).astype(float)
     squares = np.bincount(where, weights=positive) / counts
     counts *= min(1.0, ENOUGH_COEFFICIENTS / counts.sum())
