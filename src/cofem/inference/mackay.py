@@ -14,9 +14,9 @@ from cofem.inference.problem import Problem
 from cofem.status import StatusCode
 
 #: Where alpha starts, relative to the start of other methods, and the noise relative to the data up to which
-#: that is broad enough. On eight draws of ARDRegression's example of polynomials, 0.1 ended at the evidence of
-#: ARDRegression or above, 1 ended below it on two. With a noise of 0.45 of the data given, 0.1 ended below the
-#: best on six of ten draws; less by the square of the excess, on one.
+#: that is broad enough. On eight draws of ARDRegression's example of polynomials, 0.1 ended at the evidence
+#: of ARDRegression or above, 1 ended below it on two. With a noise of 0.45 of the data given, 0.1 ended below
+#: the best on six of ten draws; less by the square of the excess, on one.
 BROADER, NOISY = 0.1, 0.1
 #: Share of a coefficient that data determine below which it may be given up at once, if its precision is to
 #: grow by more than one over this in a step.
