@@ -28,8 +28,8 @@ ENOUGH_FOR_EVIDENCE = 10
 #: Data held out in all parts that are enough where nothing but the noise is wanted: of 144 fits with 200, 100
 #: and 60 of them, 8, 9 and 8 were off by more than 1.5.
 ENOUGH_FOR_NOISE = 100
-#: Most parts there. All of 100 data take part in turn: noise learned from ten seeds was apart by 2 to 5 % (root
-#: mean square; 8 to 10 % with five parts), and off by 11 % (14 to 16 %), in up to 1.5 times the time.
+#: Most parts there. Of 100 data all take part in turn: noise learned with ten seeds was apart by 2 to 5 %
+#: (root mean square; 8 to 10 % with five parts), and off by 11 % (14 to 16 %), in up to 1.5 times the time.
 MOST_PARTS = 10
 #: Data that are enough in one part there, unless a fiftieth of all are more. With a tenth, signals near the
 #: limit are missed, and are looked for once more with a fiftieth: twice the time, also of data that are
