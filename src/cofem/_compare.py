@@ -29,7 +29,7 @@ def compare(  # noqa: PLR0913 (public)
     method: Any = "auto",
     nonnegative: bool = False,
     sample_weight: Any = None,
-    rng: int | np.random.Generator | None = None,
+    rng: int | np.random.Generator | None = 0,
     callback: Callback | None = None,
     progress: bool = False,
     checkpoint: Any = None,

@@ -69,7 +69,7 @@ def fit(  # noqa: PLR0913 (public)
     max_iter: int | None = None,
     tol: float | None = None,
     alpha_init: Any = None,
-    rng: int | np.random.Generator | None = None,
+    rng: int | np.random.Generator | None = 0,
     callback: Callback | None = None,
     progress: bool = False,
     checkpoint: Any = None,
@@ -122,8 +122,9 @@ def fit(  # noqa: PLR0913 (public)
         the variance of predictions, or no less than before. `seq` has a stop of its own (`Seq.min_gain`).
     alpha_init : float or array of shape (D,), optional
         Where alpha starts. By default every column is expected to explain the same share of y.
-    rng : int or numpy.random.Generator, optional
-        Source of randomness; the same seed gives the same result.
+    rng : int, numpy.random.Generator or None
+        Source of randomness. The same seed gives the same result, and so does the default; None draws a new
+        seed in each call.
     callback : callable, optional
         Called after every outer step, also while the noise is learned, with a snapshot that has ``iteration,
         mean, variance, alpha, noise_std, elapsed, applications, change, stage``; see

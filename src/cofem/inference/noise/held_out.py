@@ -13,7 +13,7 @@ from cofem.inference.base import Method
 from cofem.inference.covariance_free import UNSETTLED
 from cofem.inference.loop import Ended, Stage
 from cofem.inference.noise.joint import WIDE, joint_method, run_jointly
-from cofem.inference.noise.rules import MOST_SPREAD, MOST_SPREAD_EARLY, FromHeldOut, least_noise
+from cofem.inference.noise.rules import MOST_SPREAD, MOST_SPREAD_EARLY, FromHeldOut, least_noise, middle
 from cofem.inference.noise.second_tries import SecondTry, was_given_up
 from cofem.inference.noise.strategy import STOPPED, Learned, Plan, with_few_data
 from cofem.inference.prediction import MOST_DRAWS, Errors
@@ -191,7 +191,8 @@ class HeldOutParts:
             elif number == 2 and not found:
                 return None
         # The median, since a fit of one part may miss the signal.
-        noise_var = float(np.median(found))
+        squares = parts[0].size * problem.n_tasks * (2 if problem.is_complex else 1)
+        noise_var = middle(found, squares)
         return _learned(problem, parts, noise_var, errors)
 
     def _learn_jointly(
