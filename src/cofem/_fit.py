@@ -44,7 +44,7 @@ from cofem.inference.notes import (
 from cofem.inference.prepare import Data, PreparedProblem, check_data_shape, prepare
 from cofem.inference.problem import Problem
 from cofem.inference.record import Callback, FitInterrupted, Outcome
-from cofem.inference.registry import check_method, get_method
+from cofem.inference.registry import about_crawling, check_method, get_method
 from cofem.inference.settings import Settings, check_alpha_init, check_callback, check_rng, is_auto
 from cofem.inference.stages import Runner
 from cofem.operators import Operator, as_operator, block_diag
@@ -223,6 +223,7 @@ def fit_task(data: Data, settings: Settings, runner: Runner, task: int = 0) -> P
             task, problem.y, lambda: fingerprint_of(problem, prepared.noise, settings.fingerprint())
         )
     notes = [why, *about_the_data(data, prepared), *about_copies(problem)]
+    notes.append(about_crawling(problem, method, settings.tol))
     learned = None if prepared.noise.std is None else Learned(problem.noise_var, "")
     try:
         if learned is None or settings.asked is not None:

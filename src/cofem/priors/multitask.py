@@ -181,6 +181,11 @@ class OneAfterAnother(Prior):
     averages: ClassVar[bool] = True
 
     @property
+    def within_a_task(self) -> Prior:
+        """The prior of one task by itself."""
+        return self.prior
+
+    @property
     def extrapolates(self) -> bool:  # type: ignore[override]
         """Whether steps may be extrapolated."""
         return self.prior.extrapolates
