@@ -47,7 +47,7 @@ def _contents(posterior: Posterior) -> tuple[dict[str, Any], dict[str, np.ndarra
             list(posterior.status.warnings),
         ],
     }
-    arrays = {name: getattr(posterior, name) for name in (*_ARRAYS, "weights")}
+    arrays = {name: getattr(posterior, name) for name in (*_ARRAYS, "weights", "blocks")}
     if posterior.gaussian is not None:
         arrays |= {"gaussian_mean": posterior.gaussian[0], "gaussian_variance": posterior.gaussian[1]}
     arrays |= {f"history_{name}": values for name, values in posterior.history.items()}
@@ -132,6 +132,7 @@ def _rebuild(
         alpha=contents["alpha"] if not tasks else contents.get("alpha"),
         y=y,
         weights=contents.get("weights"),
+        blocks=contents.get("blocks"),
         gaussian=gaussian,
         tasks=tuple(tasks) or None,
         noise_std=np.array(noise_std) if isinstance(noise_std, list) else noise_std,
