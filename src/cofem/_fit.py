@@ -44,11 +44,12 @@ from cofem.inference.notes import (
 from cofem.inference.prepare import Data, PreparedProblem, check_data_shape, prepare
 from cofem.inference.problem import Problem
 from cofem.inference.record import Callback, FitInterrupted, Outcome
-from cofem.inference.registry import check_method, get_method
+from cofem.inference.registry import about_crawling, check_method, get_method
 from cofem.inference.settings import Settings, check_alpha_init, check_callback, check_rng, is_auto
 from cofem.inference.stages import Runner
 from cofem.operators import Operator, as_operator, block_diag
 from cofem.posterior import Posterior, join_tasks, split_tasks
+from cofem.posterior.support import about_the_support
 from cofem.priors import Independent, MultiTask, Power, Prior
 from cofem.priors.multitask import OneAfterAnother
 from cofem.priors.rectified import rectified_moments
@@ -224,6 +225,7 @@ def fit_task(data: Data, settings: Settings, runner: Runner, task: int = 0) -> P
             task, problem.y, lambda: fingerprint_of(problem, prepared.noise, settings.fingerprint())
         )
     notes = [why, *about_the_data(data, prepared), *about_copies(problem)]
+    notes.append(about_crawling(problem, method, settings.tol))
     learned = None if prepared.noise.std is None else Learned(problem.noise_var, "")
     try:
         if learned is None or settings.asked is not None:
@@ -376,7 +378,11 @@ def _concluded(
     status = status.with_notes(*words)
     if status.warnings:
         warn("; ".join(status.warnings), ReliabilityWarning)
-    return _posterior(prepared, replace(outcome, status=status), method)
+    post = _posterior(prepared, replace(outcome, status=status), method)
+    # Looked at here where products cost next to nothing, else in `Posterior.support` alone.
+    stored = prepared.operator.stored_matrix() is not None and post.analysis is None
+    note = about_the_support(post) if stored and status.code is not StatusCode.FAILED else ""
+    return replace(post, status=status.with_notes(note))
 
 
 def _run(problem: Problem, plan: Plan, runner: Runner, learned: Learned) -> Outcome:
@@ -439,6 +445,7 @@ def _posterior(prepared: PreparedProblem, outcome: Outcome, method: Method) -> P
         y=transposed(y),
         weights=weights,
         gaussian=gaussian,
+        blocks=None if rows is not None else problem.prior.blocks(problem.n_columns),
     )
 
 

@@ -185,6 +185,10 @@ class Method(ABC):
     def step(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         """Go from one state to the next."""
 
+    def too_early(self, state: State) -> str:
+        """Return why a fit cannot have settled yet, however little its mean changes; "" if it can."""
+        return ""
+
     def settled(self, state: State) -> State:
         """Return what is kept of a state when its stage is done: not what only further steps would need."""
         return replace(state, carry=None, previous_alpha=None)

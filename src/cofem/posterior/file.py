@@ -48,7 +48,7 @@ def _contents(posterior: Posterior) -> tuple[dict[str, Any], dict[str, np.ndarra
         ],
         "fingerprints": {name: [known.dtype, *known.numbers] for name, known in _known_by(posterior)},
     }
-    arrays = {name: getattr(posterior, name) for name in (*_ARRAYS, "weights")}
+    arrays = {name: getattr(posterior, name) for name in (*_ARRAYS, "weights", "blocks")}
     if posterior.gaussian is not None:
         arrays |= {"gaussian_mean": posterior.gaussian[0], "gaussian_variance": posterior.gaussian[1]}
     arrays |= {f"history_{name}": values for name, values in posterior.history.items()}
@@ -153,7 +153,7 @@ def _rebuild(saved: Saved, operator: Any, analysis: Any, check: bool, path: str)
     if "gaussian_mean" in arrays:
         gaussian = (arrays["gaussian_mean"], arrays["gaussian_variance"])
     return Posterior(
-        **{name: arrays.get(name) for name in (*_ARRAYS, "weights")},
+        **{name: arrays.get(name) for name in (*_ARRAYS, "weights", "blocks")},
         gaussian=gaussian,
         tasks=tuple(tasks) or None,
         noise_std=saved.noise_std,

@@ -84,6 +84,9 @@ class Posterior:
     analysis : Operator or None
         For ``cofem.fit(..., analysis=B)``, the operator B of shape (M, D); `alpha` then has shape (M,). None
         after `cofem.load` without one, and for tasks that chose operators of their own.
+    blocks : ndarray of int of shape (D,) or None
+        For priors under which blocks of coefficients are zero or not as a whole (`cofem.Block`), the block of
+        each coefficient.
     scale : float
         In analysis form, what the covariance is multiplied by, as errors at data that were held out have it.
     fingerprints : dict of str to Fingerprint
@@ -111,6 +114,7 @@ class Posterior:
     tasks: tuple[Posterior, ...] | None = None
     analysis: Operator | None = None
     scale: float = 1.0
+    blocks: np.ndarray | None = None
     fingerprints: dict[str, Fingerprint] = field(default_factory=dict)
 
     @property
@@ -229,6 +233,14 @@ class Posterior:
         3. for L tasks that share nothing, one for each task, at ``1 - (1 - level) / (D L)``; one of them is
            enough.
 
+        Of columns that look alike (a cosine of 0.5 and more), the one that was found may stand for another one
+        that would explain the data nearly as well. Each has its share of the Bayes factors of all that are
+        like it, and those shares are left out that, together, may be wrong by more than ``1 - level``. It takes
+        a few products with Phi for each column that was found; none where Phi is not at hand.
+
+        With `cofem.Block` whole blocks count, each by the ellipsoid of its coefficients' covariance, at
+        ``1 - (1 - level)`` over the number of blocks; blocks that look alike are not told apart.
+
         With ``nonnegative=True``, the Gaussian before the constraint is judged by its lower tail; for tasks
         that share their precisions, that of the sum over tasks of the coefficient in units of its standard
         deviation.
@@ -251,7 +263,11 @@ class Posterior:
                 "support is that of coefficients; with analysis=B the unknown itself is not sparse. Look at "
                 "B @ post.mean, or at predict(B, return_std=True, include_noise=False)"
             )
-        return find_support(self, _check_level(level))
+        kept = self.__dict__.setdefault("_supports", {})
+        level = _check_level(level)
+        if level not in kept:
+            kept[level] = find_support(self, level)
+        return namespace(self.mean).asarray(kept[level], copy=True)
 
     def credible_interval(self, level: float = 0.95) -> tuple[Array, Array]:
         """Central interval of each coefficient that holds it with probability `level`.

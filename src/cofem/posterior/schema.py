@@ -13,6 +13,7 @@ from cofem.status import Status, StatusCode
 
 #: Types of numbers that a posterior holds.
 REAL: tuple[str, ...] = ("float32", "float64")
+WHOLE = ("int64", "int32")
 ANY = (*REAL, "complex64", "complex128")
 #: Largest number that JSON may give as an integer and that is still one here.
 LARGEST = float(np.finfo(np.float64).max)
@@ -24,7 +25,8 @@ class Saved(NamedTuple):
     Attributes
     ----------
     arrays : dict of str to ndarray
-        ``mean, variance`` and, where there are such, ``alpha, y, weights, gaussian_mean, gaussian_variance``.
+        ``mean, variance`` and, where there are such, ``alpha, y, weights, blocks, gaussian_mean,
+        gaussian_variance``.
     noise_std : float or ndarray of shape (L,)
         Standard deviation of the noise.
     method : str
@@ -97,6 +99,7 @@ def _rules(several: bool, in_analysis: bool, apart: bool) -> dict[str, Rule]:
         ),
         "y": Rule(("N" + tasks,), needed=not apart),
         "weights": Rule(("N",), REAL, _is_positive, "positive and finite", needed=False),
+        "blocks": Rule(("D",), WHOLE, _is_not_negative, "numbers of blocks", needed=False),
         "gaussian_mean": Rule(("D" + tasks,), REAL, needed=False),
         "gaussian_variance": spread._replace(shapes=("D", "D" + tasks), needed=False),
     }
