@@ -175,8 +175,7 @@ def run(
         outcome = None
         if record is not None:
             stopped = Status(StatusCode.STOPPED, f"interrupted after step {record.iteration}")
-            shown, state = problem.with_noise(record.noise_var).shown(record.state)
-            outcome = Outcome.of(shown, replace(record, state=state), stopped)
+            outcome = Outcome.of(problem.with_noise(record.noise_var), record, stopped)
         raise FitInterrupted(str(interrupt) or "the fit was interrupted", outcome) from interrupt
     outcome = Outcome.of(problem, record, status)
     logger.info("%s: %s", method.name, outcome.status)

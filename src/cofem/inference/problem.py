@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -145,6 +146,11 @@ class Problem:
     def with_noise(self, noise_var: float) -> Problem:
         """Return the problem with another noise variance."""
         return replace(self, noise_var=noise_var)
+
+    @property
+    def form(self) -> Callable[[Problem], Problem]:
+        """What makes of a problem with all data the one that this is a part of, at the noise of this one."""
+        return partial(Problem.with_noise, noise_var=self.noise_var)
 
     def shown(self, state: Any) -> tuple[Problem, Any]:
         """Return the problem and the state that callbacks see."""
