@@ -208,8 +208,8 @@ def _first_step(problem: Problem, method: Method, stage: Stage, rng: np.random.G
     except np.linalg.LinAlgError as error:
         raise ValueError(
             f"noise_std = {problem.noise_var**0.5 * problem.units.data:.3g} is too small for method="
-            f"'{method.name}' on this Phi: its matrix is singular to rounding ({error}); use a larger "
-            "one, or method='cofem'"
+            f"'{method.name}' on this Phi: its matrix is singular to rounding ({error}); use a larger one"
+            + ("" if method.name == "cofem" else ", or method='cofem'")
         ) from error
     if info.end is StatusCode.FAILED or not _is_finite(state):
         raise FloatingPointError("Phi gave values that are not finite in the first step; check it")

@@ -74,7 +74,8 @@ class Units:
         factor: Any = self.coefficient**power
         if self.columns is not None:
             columns = self.columns
-            columns = on_device_of(x, columns) if isinstance(columns, np.ndarray) else columns
+            if isinstance(columns, np.ndarray):  # in double precision, which holds their powers
+                columns = on_device_of(x, columns.astype(np.float64))
             factor = factor * (columns if x.ndim == 1 else columns[:, None]) ** power
         elif not isinstance(x, np.ndarray) or 1e-10 < factor < 1e10:
             return x * factor
@@ -316,7 +317,8 @@ class Problem:
         """
         energy = self.phi.column_energy
         xp = namespace(energy)
-        largest = float(xp.max(energy)) or 1.0
+        seen = xp.where(self.phi.is_zero, number_like(energy, 0.0), energy)
+        largest = float(xp.max(seen)) or 1.0
         start = xp.where(self.phi.is_zero, number_like(energy, largest), energy)
         start *= self.n_columns / (self.n_rows * self.signal_power)
         return start

@@ -76,6 +76,8 @@ class AnalysisProblem(Problem):
     @classmethod
     def of(cls, problem: Problem, operator: Operator, prior: Prior) -> AnalysisProblem:
         """Return a problem in analysis form; the prior says who shares precisions among the rows of B."""
+        if not problem.phi.energy:
+            raise ValueError("Phi must not be zero for analysis=...: the data say nothing of the unknown")
         rows = Rows(operator, problem.y)
         boxes = rows.boxes
         if boxes is None:
