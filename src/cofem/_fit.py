@@ -43,9 +43,10 @@ from cofem.inference.notes import (
 )
 from cofem.inference.prepare import Data, PreparedProblem, check_data_shape, prepare
 from cofem.inference.problem import Problem
-from cofem.inference.record import Callback, FitInterrupted, Outcome
+from cofem.inference.record import Callback, FitInterrupted, FitStopped, Outcome
 from cofem.inference.registry import about_crawling, check_method, get_method
 from cofem.inference.settings import Settings, check_alpha_init, check_callback, check_rng, is_auto
+from cofem.inference.so_far import SoFar
 from cofem.inference.stages import Runner
 from cofem.operators import Operator, as_operator, block_diag
 from cofem.posterior import Posterior, join_tasks, split_tasks
@@ -233,12 +234,11 @@ def fit_task(data: Data, settings: Settings, runner: Runner, task: int = 0) -> P
             learned = strategy.learn(problem, plan, runner)
             notes += learned.remarks
         outcome = learned.outcome or _run(problem, plan, runner, learned)
-    except FitInterrupted as interrupt:
-        so_far = interrupt.outcome
-        if so_far is not None:
-            so_far = so_far if learned is not None else _before_the_noise_is_known(problem, so_far)
-            interrupt.posterior = _posterior(prepared, so_far, method)
-        raise
+    except (FitInterrupted, FitStopped) as end:
+        known = problem
+        if learned is not None and learned.rule is None:
+            known = problem.with_noise(learned.noise_var)
+        return _cut_short(end, runner.so_far(task, known), prepared, known, method)
     return _concluded(prepared, outcome, method, learned, tuple(notes), settings)
 
 
@@ -248,11 +248,8 @@ def fit_with_chosen_prior(data: Data, settings: Settings, runner: Runner, task: 
     problem = prepared.problem
     try:
         chosen = choose_prior(problem, prepared.operator, plan, runner, is_auto(settings.method))
-    except FitInterrupted as interrupt:
-        if interrupt.outcome is not None:
-            so_far = _before_the_noise_is_known(problem, interrupt.outcome)
-            interrupt.posterior = _posterior(prepared, so_far, plan.method)
-        raise
+    except (FitInterrupted, FitStopped) as end:
+        return _cut_short(end, runner.so_far(task, problem), prepared, problem, plan.method)
     table = chosen.comparison
     if chosen.in_analysis:
         assert table is not None
@@ -319,21 +316,17 @@ def fit_in_analysis(
         runner.keeper.check_fingerprint(
             task, synthesis.y, lambda: fingerprint_of(synthesis, prepared.noise, asked)
         )
-    chosen, learned = None, None
+    chosen = None
     try:
         chosen = choose(synthesis, given, plan, runner)
         if chosen.problem.warm is not None:
             plan = plan._replace(alpha_init=None)
-        learned = Learned(chosen.problem.noise_var, "", stopped=chosen.stopped, fault=chosen.fault)
+        learned = Learned(chosen.problem.noise_var, "", fault=chosen.fault)
         outcome = _run(chosen.problem, plan, runner, learned)
-    except FitInterrupted as interrupt:
-        so_far = interrupt.outcome
-        if so_far is not None:
-            so_far = so_far if learned is not None else _before_the_noise_is_known(synthesis, so_far)
-            interrupt.posterior = _posterior(prepared, so_far, method)
-            if tasks:
-                interrupt.posterior = _split_in_analysis(interrupt.posterior, so_far, of_one, tasks)
-        raise
+    except (FitInterrupted, FitStopped) as end:
+        known = synthesis if chosen is None else synthesis.with_noise(chosen.problem.noise_var)
+        so_far = runner.so_far(task, known)
+        return _cut_short(end, so_far, prepared, known, method, (of_one, tasks))
     notes = (*about_the_data(data, prepared), note, *chosen.notes, *about_null_space(chosen.problem))
     post = _concluded(prepared, outcome, method, learned, notes, settings)
     return _split_in_analysis(post, outcome, of_one, tasks) if tasks else post
@@ -372,7 +365,7 @@ def _concluded(
     cut_short = status.code is StatusCode.MAX_ITER and settings.tol != 0
     if outcome.doubtful or fault or cut_short:
         warn(str(status), ConvergenceWarning)
-    if status.code is not StatusCode.FAILED and not learned.stopped:
+    if status.code is not StatusCode.FAILED:
         words += about_the_fit(outcome, learned=prepared.noise.std is None)
     words += [*about_weak_columns(outcome), *about_expected_error(outcome)]
     status = status.with_notes(*words)
@@ -386,26 +379,35 @@ def _concluded(
 
 
 def _run(problem: Problem, plan: Plan, runner: Runner, learned: Learned) -> Outcome:
-    """Run the fit itself; if it was stopped while the noise was learned, only the step a posterior needs."""
-    if learned.stopped:
-        runner.drop_checkpoint()
+    """Run the fit itself."""
     problem = problem.with_noise(learned.noise_var)
-    return runner.run(problem, plan.method, plan.stage(noise=learned.rule), one_step=learned.stopped)
+    return runner.run(problem, plan.method, plan.stage(noise=learned.rule))
 
 
-def _before_the_noise_is_known(problem: Problem, outcome: Outcome) -> Outcome:
-    """Return what an interrupted stage that learned the noise came to, as a result for all data."""
-    seen, status = outcome.problem, outcome.status
-    if isinstance(seen, AnalysisProblem):
-        problem = seen.with_data_of(problem)
-    else:
-        problem = problem.with_noise(seen.noise_var)
-    message = (
-        f"{status.message}, while the noise was still being learned: noise_std = "
-        f"{problem.noise_var**0.5 * problem.units.data:.3g} is what was known by then, and mean and variance "
-        f"are those of a fit to {seen.n_rows} of the {problem.n_rows} data"
-    )
-    return replace(outcome, problem=problem, status=replace(status, message=message))
+def _cut_short(
+    end: FitInterrupted | FitStopped,
+    so_far: SoFar | None,
+    prepared: PreparedProblem,
+    problem: Problem,
+    method: Method,
+    several: tuple[Operator, Sequence[Operator]] | None = None,
+) -> Posterior:
+    """Return the best so far of a fit that a callback stopped; raise Ctrl-C on, with it."""
+    post = None
+    if so_far is not None:
+        outcome = so_far.for_all(problem, end.where)
+        status = outcome.status.with_notes(*about_expected_error(outcome))
+        outcome = replace(outcome, status=status)
+        if status.warnings and isinstance(end, FitStopped):
+            warn("; ".join(status.warnings), ReliabilityWarning)
+        post = _posterior(prepared, outcome, method)
+        if several is not None and several[1]:
+            post = _split_in_analysis(post, outcome, *several)
+    if isinstance(end, FitStopped) and post is not None:
+        return post
+    if isinstance(end, FitInterrupted):
+        end.posterior = post
+    raise end
 
 
 def _posterior(prepared: PreparedProblem, outcome: Outcome, method: Method) -> Posterior:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -75,6 +76,8 @@ class AnalysisProblem(Problem):
     @classmethod
     def of(cls, problem: Problem, operator: Operator, prior: Prior) -> AnalysisProblem:
         """Return a problem in analysis form; the prior says who shares precisions among the rows of B."""
+        if not problem.phi.energy:
+            raise ValueError("Phi must not be zero for analysis=...: the data say nothing of the unknown")
         rows = Rows(operator, problem.y)
         boxes = rows.boxes
         if boxes is None:
@@ -113,9 +116,16 @@ class AnalysisProblem(Problem):
         assert isinstance(seen, AnalysisProblem)
         return replace(seen, held_out=unseen)._with_null_space(), unseen, y
 
-    def with_data_of(self, problem: Problem) -> AnalysisProblem:
-        """Return the problem with all data again, at the noise of this one."""
-        return replace(self, phi=problem.phi, y=problem.y, held_out=None)._with_null_space()
+    @property
+    def form(self) -> Callable[[Problem], Problem]:
+        """What makes of a problem with all data the one that this is a part of, at the noise of this one."""
+        rows, prior, noise_var, scale = self.rows, self.prior, self.noise_var, self.scale  # and not Phi
+
+        def in_analysis(problem: Problem) -> Problem:
+            given = (problem.phi, problem.y, noise_var, problem.units, prior, problem.nonnegative)
+            return AnalysisProblem(*given, rows=rows, scale=scale)._with_null_space()
+
+        return in_analysis
 
     def _with_null_space(self) -> AnalysisProblem:
         found = common_null_space(self.phi.matrix, self.rows.matrix) if self.is_small else None
