@@ -49,9 +49,9 @@ from cofem.inference.settings import Settings, check_alpha_init, check_callback,
 from cofem.inference.stages import Runner
 from cofem.operators import Operator, as_operator, block_diag
 from cofem.posterior import Posterior, join_tasks, split_tasks
+from cofem.posterior.constrained import constrained
 from cofem.priors import Independent, MultiTask, Power, Prior
 from cofem.priors.multitask import OneAfterAnother
-from cofem.priors.rectified import rectified_moments
 from cofem.status import ConvergenceWarning, ReliabilityWarning, StatusCode
 
 
@@ -369,13 +369,24 @@ def _concluded(
     cut_short = status.code is StatusCode.MAX_ITER and settings.tol != 0
     if outcome.doubtful or fault or cut_short:
         warn(str(status), ConvergenceWarning)
+    post = _posterior(prepared, replace(outcome, status=status), method)
+    if problem.nonnegative:
+        outcome, words = _with_constraint(outcome, post), [*words, *post.status.warnings]
     if status.code is not StatusCode.FAILED and not learned.stopped:
         words += about_the_fit(outcome, learned=prepared.noise.std is None)
     words += [*about_weak_columns(outcome), *about_expected_error(outcome)]
     status = status.with_notes(*words)
     if status.warnings:
         warn("; ".join(status.warnings), ReliabilityWarning)
-    return _posterior(prepared, replace(outcome, status=status), method)
+    return replace(post, status=status)
+
+
+def _with_constraint(outcome: Outcome, post: Posterior) -> Outcome:
+    """Return an outcome whose moments, averaged over tasks, are those given that nothing is negative."""
+    units = outcome.problem.units
+    mean, variance = units.apply(post.mean, -1), units.apply(post.variance, -2)
+    variance = variance if variance.ndim == 1 else variance.mean(axis=1)
+    return replace(outcome, state=replace(outcome.state, mean=transposed(mean), variance=variance))
 
 
 def _run(problem: Problem, plan: Plan, runner: Runner, learned: Learned) -> Outcome:
@@ -410,10 +421,6 @@ def _posterior(prepared: PreparedProblem, outcome: Outcome, method: Method) -> P
     if isinstance(problem, AnalysisProblem):
         rows, scale = problem.rows.operator, problem.scale
         variance = scale * variance
-    gaussian = None
-    if problem.nonnegative:
-        gaussian = (units.apply(transposed(mean)), units.apply(variance, 2))
-        mean, variance = np.maximum(mean, 0), rectified_moments(mean, variance)[1]
     mean, variance = units.apply(transposed(mean)), units.apply(transposed(variance), 2)
     if mean.ndim == 2 and variance.ndim == 1:
         variance = namespace(variance).repeat(variance[:, None], mean.shape[1], axis=1)
@@ -422,7 +429,7 @@ def _posterior(prepared: PreparedProblem, outcome: Outcome, method: Method) -> P
     if weights is not None:
         weights = on_device_of(y, weights)
         y = y / in_precision(weights, problem.real_dtype.name)
-    return Posterior(
+    post = Posterior(
         mean=mean,
         variance=variance,
         alpha=units.apply(state.alpha, -2),
@@ -437,8 +444,15 @@ def _posterior(prepared: PreparedProblem, outcome: Outcome, method: Method) -> P
         scale=scale,
         y=transposed(y),
         weights=weights,
-        gaussian=gaussian,
     )
+    if not problem.nonnegative:
+        return post
+
+    def variances_with(added: np.ndarray) -> np.ndarray:
+        alpha = np.minimum(state.alpha + units.apply(added, 2), problem.alpha_cap).astype(state.alpha.dtype)
+        return units.apply(method.variances_at(problem, state, alpha), 2)
+
+    return constrained(post, variances_with)
 
 
 def _are_tasks(Phi: Sequence[Any]) -> bool:

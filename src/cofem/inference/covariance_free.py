@@ -233,6 +233,12 @@ class CoFEM(ExpectationMaximisation):
         context = PosteriorContext(problem.phi, alpha, problem.noise_var, solver.solve_probes)
         return state_of(alpha, self._moments(problem, context, solver, rng))
 
+    def variances_at(self, problem: Problem, state: State, alpha: Array) -> Array:
+        """Return variances at other precisions, by the estimator that the fit has come to."""
+        rng, known = np.random.default_rng(0), replace(state, carry=self.handed_on(state))
+        moments = self.expectation(problem, alpha, known, rng)
+        return state.variance if moments.variance is None else moments.variance
+
     def first_expectation(self, problem: Problem, alpha: Array, rng: np.random.Generator) -> Moments:
         """Solve from zero."""
         solver = Solver(self, problem, alpha, Carry(None))
