@@ -64,7 +64,9 @@ def test_dictionaries_that_store_nothing() -> None:
     z[rng.choice(2048, 20, replace=False)] = rng.choice([-2, 2], 20)
     y = Phi @ z + 0.01 * rng.standard_normal(1024)
     post = cofem.fit(Phi, y, noise_std=0.01, method=cofem.CoFEM(diagonal="self_consistent"), rng=0)
-    told = [note for note in (*post.status.notes, *post.status.warnings) if "20 %" in note or "one by one" in note]
+    told = [
+        note for note in (*post.status.notes, *post.status.warnings) if "20 %" in note or "one by one" in note
+    ]
     assert told
     off = ~np.isclose(post.std[np.flatnonzero(z)], 0.7, rtol=0.3)
     # More are wrong than there are systems for, and the status says which.

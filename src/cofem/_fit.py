@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from cofem._arrays import (
+    Array,
     as_array,
     in_precision,
     namespace,
@@ -49,10 +50,10 @@ from cofem.inference.settings import Settings, check_alpha_init, check_callback,
 from cofem.inference.stages import Runner
 from cofem.operators import Operator, as_operator, block_diag
 from cofem.posterior import Posterior, join_tasks, split_tasks
-from cofem.posterior.constrained import constrained
+from cofem.posterior.constrained import clipped, constrained
 from cofem.priors import Independent, MultiTask, Power, Prior
 from cofem.priors.multitask import OneAfterAnother
-from cofem.status import ConvergenceWarning, ReliabilityWarning, StatusCode
+from cofem.status import ConvergenceWarning, ReliabilityWarning, Status, StatusCode
 
 
 @without_gradients
@@ -370,23 +371,24 @@ def _concluded(
     if outcome.doubtful or fault or cut_short:
         warn(str(status), ConvergenceWarning)
     post = _posterior(prepared, replace(outcome, status=status), method)
-    if problem.nonnegative:
-        outcome, words = _with_constraint(outcome, post), [*words, *post.status.warnings]
+    expected = outcome
+    if post.gaussian is not None:
+        outcome = _with_constraint(outcome, post, post.gaussian[1])
+        expected = _with_constraint(outcome, post, post.variance)
     if status.code is not StatusCode.FAILED and not learned.stopped:
         words += about_the_fit(outcome, learned=prepared.noise.std is None)
-    words += [*about_weak_columns(outcome), *about_expected_error(outcome)]
-    status = status.with_notes(*words)
+    words += [*about_weak_columns(outcome), *about_expected_error(expected)]
+    status = post.status.with_notes(*words)
     if status.warnings:
         warn("; ".join(status.warnings), ReliabilityWarning)
     return replace(post, status=status)
 
 
-def _with_constraint(outcome: Outcome, post: Posterior) -> Outcome:
-    """Return an outcome whose moments, averaged over tasks, are those given that nothing is negative."""
+def _with_constraint(outcome: Outcome, post: Posterior, spread: Array) -> Outcome:
+    """Return an outcome with the mean given that nothing is negative, and these variances."""
     units = outcome.problem.units
-    mean, variance = units.apply(post.mean, -1), units.apply(post.variance, -2)
-    variance = variance if variance.ndim == 1 else variance.mean(axis=1)
-    return replace(outcome, state=replace(outcome.state, mean=transposed(mean), variance=variance))
+    mean, variance = transposed(units.apply(post.mean, -1)), transposed(units.apply(spread, -2))
+    return replace(outcome, state=replace(outcome.state, mean=mean, variance=variance))
 
 
 def _run(problem: Problem, plan: Plan, runner: Runner, learned: Learned) -> Outcome:
@@ -449,10 +451,17 @@ def _posterior(prepared: PreparedProblem, outcome: Outcome, method: Method) -> P
         return post
 
     def variances_with(added: np.ndarray) -> np.ndarray:
-        alpha = np.minimum(state.alpha + units.apply(added, 2), problem.alpha_cap).astype(state.alpha.dtype)
-        return units.apply(method.variances_at(problem, state, alpha), 2)
+        return scale * units.apply(method.variances_with(problem, state, units.apply(added, 2)), 2)
 
-    return constrained(post, variances_with)
+    if outcome.status.code is StatusCode.FAILED:
+        return clipped(post)
+    try:
+        return constrained(post, variances_with)
+    except KeyboardInterrupt as interrupt:
+        words = str(interrupt) or "the fit was interrupted"
+        stopped = FitInterrupted(words, None)
+        stopped.posterior = clipped(replace(post, status=Status(StatusCode.STOPPED, words)))
+        raise stopped from interrupt
 
 
 def _are_tasks(Phi: Sequence[Any]) -> bool:

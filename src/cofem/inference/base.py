@@ -193,8 +193,8 @@ class Method(ABC):
         """Return what a fit that goes on from a state can use of its carry; None for nothing, see `go_on`."""
         return None
 
-    def variances_at(self, problem: Problem, state: State, alpha: Array) -> Array:
-        """Return variances at other precisions than those of the last state, or what is larger: its own.
+    def variances_with(self, problem: Problem, state: State, added: Array) -> Array:
+        """Return variances of the last state with precisions, shape (D,), added, or what is larger: its own.
 
         From nothing but the state, with what is handed on of its carry: a fit that was resumed knows no more.
         """

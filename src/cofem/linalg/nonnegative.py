@@ -2,10 +2,10 @@ r"""Minima of quadratics over coefficients that are not negative.
 
 .. math:: \min_{x \ge 0}\ \tfrac12 x^T A x - b^T x
 
-By projected Newton steps (Bertsekas 1982): solve with the coefficients that are free to move, those above zero
-and those that the gradient draws there, set what comes out negative to zero, and halve the step if that went
-uphill. Once the free coefficients stay the same the answer is exact. From the Gaussian's mean that took 1 to 4
-solves on cosines, decays, peaks and spectra at a cosine of 0.999, and no step was halved more than once.
+By projected Newton steps (Bertsekas 1982): solve for the coefficients that are free, those above zero and
+those that the gradient draws there; set what comes out negative to zero; halve the step if that went uphill.
+Once the same coefficients are free, the answer is exact. From the Gaussian's mean that took 1 to 4 solves on
+cosines, decays, peaks and spectra at a cosine of 0.999, and no step was halved more than once.
 """
 
 from __future__ import annotations

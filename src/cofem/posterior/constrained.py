@@ -1,15 +1,16 @@
 """The posterior of coefficients that are not negative.
 
-It is the Gaussian at the learned precisions, of which each value is taken to the nearest one without negative
-coefficients, in the Gaussian's own norm: what data and prior come to when both are perturbed as the model says
-and the least squares problem is solved with the constraint (Bardsley and Fox 2012). So draws fit the data as
-well as those of the Gaussian do; with the data as they are, the solution is the mode.
+It is the Gaussian at the learned precisions, of which each value is taken to the nearest one without
+negative coefficients, in the Gaussian's own norm: data and prior are perturbed as the model says, and the
+least squares problem is solved with the constraint (Bardsley and Fox 2012). So draws fit the data as well as
+the Gaussian's do; with data and prior as they are, the solution is the mode.
 
-Means and variances of single coefficients follow from two solutions. The constraint pulls a coefficient that is
-zero with the force ``-g_j``, its gradient; alone it would be at ``g_j v_j``. With each coefficient's variance
-below the constraint as a precision ``t_j`` beside the data's, ``v = diag((A + diag(t))^-1)`` less that precision
-again: one step of expectation propagation around the mode. Standard deviations were 0.98 to 1.17 of those of
-draws on eight kinds of dictionary; with the Gaussian's own variances in place of v 1.05 to 1.7.
+Means and variances of single coefficients follow from the mode. The constraint holds a coefficient that is
+zero by the force ``g_j``, its gradient; without it, alone, it would be at ``-g_j v_j``. Each coefficient's
+variance given the constraint counts as a precision ``t_j`` beside what the data say, and ``v`` is the diagonal
+of ``(A + diag(t))^-1`` without that precision: one step of expectation propagation, around the mode. Standard
+deviations, over all coefficients, were 1.0 to 1.2 times those of draws on eight kinds of dictionary, and 1.3
+times on one; with the Gaussian's own variances for v, 1.05 to 2.1 times.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from cofem._arrays import as_rows, transposed
 from cofem.linalg.direct import is_small
+from cofem.linalg.factor import energy_of_columns, inverse_of_lower, safe_cholesky
 from cofem.linalg.nonnegative import (
     ImplicitQuadratic,
     MatrixQuadratic,
@@ -48,23 +51,30 @@ SMALL_ENTRIES = 2**22
 HELD = 1e14
 #: Most steps of conjugate gradients for one set of free coefficients in analysis form.
 MOST_STEPS = 1000
+#: What is said where the search failed.
+NOT_MET = "the constraint could not be met by all coefficients together, only by each by itself"
 #: What is said where the mode was not found.
 UNSOLVED = (
-    "the most likely coefficients that are not negative were not found to full accuracy: columns are too much "
-    "alike for the precision of the numbers. Fewer or less similar columns may help"
+    "the most likely coefficients that are not negative were not found to full accuracy: columns are too "
+    "much alike for the precision of the numbers. Fewer or less similar columns may help"
 )
-#: Largest precision by which the constraint counts for others, relative to the coefficient's own: its standard
-#: deviation is then a thousandth of what it would be.
+#: Largest precision by which the constraint counts for others, relative to the coefficient's own: then the
+#: standard deviation is a thousandth of what it would be.
 PINNED = 1e6
 
 
 class ConstrainedModel(Protocol):
     """Quadratics whose minima without negative coefficients are the mode and the draws of a posterior."""
 
-    n_rows: int
+    @property
+    def n_rows(self) -> int:
+        """Number of data."""
 
     def quadratic(self, rng: np.random.Generator | None = None) -> Quadratic:
         """Return the one of the mode or, given a source of randomness, that of a draw."""
+
+    def variances_with(self, added: np.ndarray) -> np.ndarray | None:
+        """Return the Gaussian's variances with precisions added; None if that is left to the method."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +103,9 @@ class SynthesisModel:
         if not is_small(phi) or phi.shape[0] * phi.shape[1] > SMALL_ENTRIES:
             return None
         return StoredModel(phi.matrix, solver.alpha, solver.noise_var)
+
+    def variances_with(self, added: np.ndarray) -> None:
+        """Return None: the method of the fit knows them."""
 
     def quadratic(self, rng: np.random.Generator | None = None) -> Quadratic:
         """Return the one of the mode or, given a source of randomness, that of a draw."""
@@ -151,6 +164,16 @@ class AnalysisModel:
         """Number of data."""
         return self.y.shape[0]
 
+    def variances_with(self, added: np.ndarray) -> np.ndarray | None:
+        """Return the Gaussian's variances with precisions added; None for a large problem."""
+        matrix = self.solver.matrix
+        if matrix is None:
+            return None
+        matrix = matrix / (self.solver.scale * self.solver.system.noise_var)
+        matrix[np.diag_indices_from(matrix)] += added
+        half = inverse_of_lower(safe_cholesky(matrix))
+        return energy_of_columns(half)
+
     @cached_property
     def _preconditioner(self) -> PosteriorPreconditioner:
         return self.solver.system.preconditioner()
@@ -181,7 +204,7 @@ class Marginals:
 
     Attributes
     ----------
-    mode : ndarray of shape (D,) or (D, L)
+    mode : ndarray of shape (D,) or (L, D)
         The most likely values of all together.
     location : ndarray of the same shape
         Means of the Gaussians: the mode where that is positive.
@@ -209,24 +232,25 @@ def constrained_marginals(
     ----------
     models : list of L ConstrainedModel
         That of each task.
-    mean, variance : ndarrays of shape (D, L) and (D,)
+    mean, variance : ndarrays of shape (D,) or (L, D), and (D,)
         Of the Gaussian before the constraint.
     variances_with : callable
         Returns the Gaussian's variances with precisions of shape (D,) added to it; None if not known.
     """
-    found = [solve_constrained(model, mean[:, i]) for i, model in enumerate(models)]
-    mode = np.stack([each.x for each in found], axis=1)
-    force = np.stack([np.maximum(each.gradient, 0.0) for each in found], axis=1)
+    found = [solve_constrained(*each) for each in zip(models, as_rows(mean), strict=True)]
+    mode = np.stack([each.x for each in found]).reshape(mean.shape)
+    force = np.stack([np.maximum(each.gradient, 0.0) for each in found]).reshape(mean.shape)
     least = np.finfo(np.float64).tiny
     own = np.maximum(variance.astype(np.float64), least)
 
     def location(v: np.ndarray) -> np.ndarray:
-        return np.where(mode > 0, mode, -force * v[:, None])
+        return np.where(mode > 0, mode, -force * v)
 
-    spread = rectified_moments(location(own), own[:, None])[1]
-    added = np.minimum(1 / np.maximum(spread, least) - 1 / own[:, None], PINNED / own[:, None])
-    added = np.maximum(added.mean(axis=1), 0.0)
-    with_it = np.maximum(variances_with(added), least)
+    spread = rectified_moments(location(own), own)[1]
+    added = np.clip(1 / np.maximum(spread, least) - 1 / own, 0.0, PINNED / own)
+    added = as_rows(added).mean(axis=0)
+    exact = models[0].variances_with(added) if len(models) == 1 else None
+    with_it = np.maximum(variances_with(added) if exact is None else exact, least)
     # Far below zero a coefficient is where the force alone says, and the difference would cancel.
     weak = added * own < 1
     alone = np.where(weak, 1 / np.maximum(1 / with_it - np.where(weak, added, 0.0), 1 / own), own)
@@ -243,22 +267,33 @@ def constrained(post: Posterior, variances_with: Callable[[np.ndarray], np.ndarr
     variances_with : callable
         As for `constrained_marginals`.
     """
-    each = [post.task(i) for i in range(post.n_tasks)]
     variance = post.variance if post.variance.ndim == 1 else post.variance[:, 0]
-    mean = np.stack([task.mean for task in each], axis=1)
-    models = [task._constrained_model("nonnegative=True") for task in each]
-    found = constrained_marginals(models, mean, variance, variances_with)
-    shape, real = post.mean.shape, post.mean.dtype
-    location = found.location.reshape(shape).astype(real)
-    spread = rectified_moments(found.location, found.variance[:, None])[1]
-    status = post.status
-    if not found.solved:
-        status = status.with_notes(Caution(UNSOLVED))
+    tasks = [post.task(i) for i in range(post.n_tasks)]
+    try:
+        models = [task._constrained_model("nonnegative=True") for task in tasks]
+        found = constrained_marginals(models, transposed(post.mean), variance, variances_with)
+    except TimeoutError:
+        raise
+    except Exception as error:  # the operator's
+        why = f"{NOT_MET}: {type(error).__name__}: {error}"
+        return clipped(replace(post, status=post.status.with_notes(Caution(why))))
+    status = post.status if found.solved else post.status.with_notes(Caution(UNSOLVED))
+    return _cut_off(replace(post, status=status), found.mode, found.location, found.variance)
+
+
+def clipped(post: Posterior) -> Posterior:
+    """Return the Gaussian's marginals cut off at zero one by one, where it could not be solved for more."""
+    variance = post.variance if post.variance.ndim == 1 else post.variance[:, 0]
+    return _cut_off(post, np.maximum(transposed(post.mean), 0), transposed(post.mean), variance)
+
+
+def _cut_off(post: Posterior, mode: np.ndarray, location: np.ndarray, variance: np.ndarray) -> Posterior:
+    """Return a posterior with these modes, means and variances of Gaussians that are cut off at zero."""
+    spread = rectified_moments(location, variance)[1]
+    kind = post.variance.dtype
     return replace(
         post,
-        mean=found.mode.reshape(shape).astype(real),
-        variance=spread.reshape(post.variance.shape).astype(post.variance.dtype),
-        gaussian=(location, found.variance.astype(post.variance.dtype)),
-        status=status,
+        mean=transposed(mode).astype(post.mean.dtype),
+        variance=transposed(spread).astype(kind),
+        gaussian=(transposed(location).astype(post.mean.dtype), variance.astype(kind)),
     )
-
