@@ -782,15 +782,15 @@ def test_nothing_is_negative() -> None:
     post = cofem.fit(Phi, y, noise_std=0.1, analysis=Gradient(60), nonnegative=True)
     free = cofem.fit(Phi, y, noise_std=0.1, analysis=Gradient(60))
     np.testing.assert_array_equal(post.alpha, free.alpha)
-    rows = Gradient(60).to_dense()
-    root = np.linalg.cholesky(Phi.T @ Phi / 0.01 + rows.T @ (post.alpha[:, None] * rows))
-    wanted, _ = nnls(root.T, np.linalg.solve(root, Phi.T @ y / 0.01))
+    rows, matrix = Gradient(60).to_dense(), Phi.to_dense()
+    root = np.linalg.cholesky(matrix.T @ matrix / 0.01 + rows.T @ (post.alpha[:, None] * rows))
+    wanted, _ = nnls(root.T, np.linalg.solve(root, matrix.T @ y / 0.01))
     np.testing.assert_allclose(post.mean, wanted, atol=1e-8)
     assert np.linalg.norm(post.mean - u) < np.linalg.norm(free.mean - u)
     lower, _ = post.credible_interval()
     draws = post.sample(200, rng=0)
     assert min(post.mean.min(), lower.min(), draws.min()) >= 0
-    assert 0.8 < np.linalg.norm(draws.std(axis=0)) / np.linalg.norm(post.std) < 1.1
+    assert 0.8 < np.linalg.norm(draws.std(axis=0)) / np.linalg.norm(post.std) < 1.25
     mean, std = post.predict(return_std=True)
     assert mean.shape == std.shape == y.shape
     with pytest.raises(ValueError, match="covariance"):

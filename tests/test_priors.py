@@ -103,7 +103,7 @@ def exact_em(
 
 
 def exact_fit(Phi, Y, update, steps: int, nonnegative: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """EM, again by moments cut off at zero if coefficients are plainly negative; then the constrained mode."""
+    """EM, again by moments cut off at zero if coefficients are plainly negative, and the constrained mode."""
     mean, variance, alpha = exact_em(Phi, Y, update, steps)
     if nonnegative:
         energy = np.sum(np.abs(Phi) ** 2, axis=0)[:, None] * mean**2

@@ -3,9 +3,10 @@ r"""Minima of quadratics over coefficients that are not negative.
 .. math:: \min_{x \ge 0}\ \tfrac12 x^T A x - b^T x
 
 By projected Newton steps (Bertsekas 1982): solve for the coefficients that are free, those above zero and
-those that the gradient draws there; set what comes out negative to zero; halve the step if that went uphill.
-Once the same coefficients are free, the answer is exact. From the Gaussian's mean that took 1 to 4 solves on
-cosines, decays, peaks and spectra at a cosine of 0.999, and no step was halved more than once.
+those that the gradient draws there, and set what comes out negative to zero. If that leads uphill, go only as
+far as the first of them becomes zero, hold it there and solve again (Lawson and Hanson 1974). Once the same
+coefficients are free, the answer is exact. From the Gaussian's mean that took 1 to 4 solves on cosines,
+decays, peaks and spectra at a cosine of 0.999.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from cofem.linalg.cg import Preconditioner, Progress, StopRule, conjugate_gradie
 from cofem.linalg.direct import EXACT_SIDE, covariance_of_data
 from cofem.linalg.factor import safe_cholesky
 
-#: Steps before the search is given up, and shortest part of a step that is tried.
-MOST_STEPS, SHORTEST = 100, 2.0**-20
+#: Steps before the search is given up: twice the most that it took in 1200 searches with matrices of up to
+#: 120 x 120, most of them nearly of rank one.
+MOST_STEPS = 200
 #: Part of what a step would gain at its present slope that it must gain at least.
 GAIN = 1e-4
 
@@ -68,23 +70,24 @@ def nonnegative_minimum(quadratic: Quadratic, start: np.ndarray, tol: float) -> 
     """
     x = np.maximum(start, 0.0)
     gradient = quadratic.gradient(x)
-    free = (x > 0) | (gradient < 0)
+    free = wanted = (x > 0) | (gradient < 0)
     for _ in range(MOST_STEPS):
-        target, length = quadratic.minimiser(free), 1.0
-        while True:
-            new = np.maximum(target if length == 1 else x + length * (target - x), 0.0)
-            slope, moved = quadratic.gradient(new), new - x
-            energy = float(moved @ (slope - gradient))
-            short = energy <= tol**2
-            if short or -0.5 * float(moved @ (slope + gradient)) >= -GAIN * float(moved @ gradient):
-                break
-            length /= 2
-            if length < SHORTEST:
-                return NonnegativeMinimum(x, gradient, False)
-        x, gradient, before = new, slope, free
-        free = (x > 0) | (gradient < 0)
-        if length == 1 and (short or np.array_equal(free, before)):
-            return NonnegativeMinimum(x, gradient, True)
+        target = quadratic.minimiser(free)
+        new = np.maximum(target, 0.0)
+        slope, moved = quadratic.gradient(new), new - x
+        short = float(moved @ (slope - gradient)) <= tol**2
+        if short or -0.5 * float(moved @ (slope + gradient)) >= -GAIN * float(moved @ gradient):
+            x, gradient, before, all_free = new, slope, free, free is wanted
+            free = wanted = (x > 0) | (gradient < 0)
+            if (short and all_free) or np.array_equal(free, before):
+                return NonnegativeMinimum(x, gradient, True)
+            continue
+        falls = free & (target < 0)
+        part = x[falls] / (x[falls] - target[falls])
+        x = x + part.min() * (target - x)
+        x[np.flatnonzero(falls)[part == part.min()]] = 0.0
+        x, free = np.maximum(x, 0.0), free & ~(falls & (x <= 0))
+        gradient = quadratic.gradient(x)
     return NonnegativeMinimum(x, gradient, False)
 
 

@@ -7,10 +7,10 @@ the Gaussian's do; with data and prior as they are, the solution is the mode.
 
 Means and variances of single coefficients follow from the mode. The constraint holds a coefficient that is
 zero by the force ``g_j``, its gradient; without it, alone, it would be at ``-g_j v_j``. Each coefficient's
-variance given the constraint counts as a precision ``t_j`` beside what the data say, and ``v`` is the diagonal
-of ``(A + diag(t))^-1`` without that precision: one step of expectation propagation, around the mode. Standard
-deviations, over all coefficients, were 1.0 to 1.2 times those of draws on eight kinds of dictionary, and 1.3
-times on one; with the Gaussian's own variances for v, 1.05 to 2.1 times.
+variance given the constraint counts as a precision ``t_j`` beside what the data say, and ``v`` is the
+diagonal of ``(A + diag(t))^-1`` without that precision: one step of expectation propagation, around the mode.
+Standard deviations, over all coefficients, were 1.0 to 1.2 times those of draws on eight kinds of dictionary,
+and 1.3 times on one; with the Gaussian's own variances for v, 1.05 to 2.1 times.
 """
 
 from __future__ import annotations
