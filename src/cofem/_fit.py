@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from cofem._arrays import (
+    Array,
     as_array,
     in_precision,
     namespace,
@@ -50,11 +51,11 @@ from cofem.inference.so_far import SoFar
 from cofem.inference.stages import Runner
 from cofem.operators import Operator, as_operator, block_diag
 from cofem.posterior import Posterior, join_tasks, split_tasks
+from cofem.posterior.constrained import clipped, constrained
 from cofem.posterior.support import about_the_support
 from cofem.priors import Independent, MultiTask, Power, Prior
 from cofem.priors.multitask import OneAfterAnother
-from cofem.priors.rectified import rectified_moments
-from cofem.status import ConvergenceWarning, ReliabilityWarning, StatusCode
+from cofem.status import ConvergenceWarning, ReliabilityWarning, Status, StatusCode
 
 
 @without_gradients
@@ -365,17 +366,29 @@ def _concluded(
     cut_short = status.code is StatusCode.MAX_ITER and settings.tol != 0
     if outcome.doubtful or fault or cut_short:
         warn(str(status), ConvergenceWarning)
+    post = _posterior(prepared, replace(outcome, status=status), method)
+    expected = outcome
+    if post.gaussian is not None:
+        outcome = _with_constraint(outcome, post, post.gaussian[1])
+        expected = _with_constraint(outcome, post, post.variance)
     if status.code is not StatusCode.FAILED:
         words += about_the_fit(outcome, learned=prepared.noise.std is None)
-    words += [*about_weak_columns(outcome), *about_expected_error(outcome)]
-    status = status.with_notes(*words)
-    if status.warnings:
-        warn("; ".join(status.warnings), ReliabilityWarning)
-    post = _posterior(prepared, replace(outcome, status=status), method)
+    words += [*about_weak_columns(outcome), *about_expected_error(expected)]
     # Looked at here where products cost next to nothing, else in `Posterior.support` alone.
     stored = prepared.operator.stored_matrix() is not None and post.analysis is None
-    note = about_the_support(post) if stored and status.code is not StatusCode.FAILED else ""
-    return replace(post, status=status.with_notes(note))
+    if stored and status.code is not StatusCode.FAILED:
+        words.append(about_the_support(post))
+    status = post.status.with_notes(*words)
+    if status.warnings:
+        warn("; ".join(status.warnings), ReliabilityWarning)
+    return replace(post, status=status)
+
+
+def _with_constraint(outcome: Outcome, post: Posterior, spread: Array) -> Outcome:
+    """Return an outcome with the mean given that nothing is negative, and these variances."""
+    units = outcome.problem.units
+    mean, variance = transposed(units.apply(post.mean, -1)), transposed(units.apply(spread, -2))
+    return replace(outcome, state=replace(outcome.state, mean=mean, variance=variance))
 
 
 def _run(problem: Problem, plan: Plan, runner: Runner, learned: Learned) -> Outcome:
@@ -419,10 +432,6 @@ def _posterior(prepared: PreparedProblem, outcome: Outcome, method: Method) -> P
     if isinstance(problem, AnalysisProblem):
         rows, scale = problem.rows.operator, problem.scale
         variance = scale * variance
-    gaussian = None
-    if problem.nonnegative:
-        gaussian = (units.apply(transposed(mean)), units.apply(variance, 2))
-        mean, variance = np.maximum(mean, 0), rectified_moments(mean, variance)[1]
     mean, variance = units.apply(transposed(mean)), units.apply(transposed(variance), 2)
     if mean.ndim == 2 and variance.ndim == 1:
         variance = namespace(variance).repeat(variance[:, None], mean.shape[1], axis=1)
@@ -431,7 +440,7 @@ def _posterior(prepared: PreparedProblem, outcome: Outcome, method: Method) -> P
     if weights is not None:
         weights = on_device_of(y, weights)
         y = y / in_precision(weights, problem.real_dtype.name)
-    return Posterior(
+    post = Posterior(
         mean=mean,
         variance=variance,
         alpha=units.apply(state.alpha, -2),
@@ -446,9 +455,23 @@ def _posterior(prepared: PreparedProblem, outcome: Outcome, method: Method) -> P
         scale=scale,
         y=transposed(y),
         weights=weights,
-        gaussian=gaussian,
         blocks=None if rows is not None else problem.prior.blocks(problem.n_columns),
     )
+    if not problem.nonnegative:
+        return post
+
+    def variances_with(added: np.ndarray) -> np.ndarray:
+        return scale * units.apply(method.variances_with(problem, state, units.apply(added, 2)), 2)
+
+    if outcome.status.code is StatusCode.FAILED:
+        return clipped(post)
+    try:
+        return constrained(post, variances_with)
+    except KeyboardInterrupt as interrupt:
+        words = str(interrupt) or "the fit was interrupted"
+        stopped = FitInterrupted(words, None)
+        stopped.posterior = clipped(replace(post, status=Status(StatusCode.STOPPED, words)))
+        raise stopped from interrupt
 
 
 def _are_tasks(Phi: Sequence[Any]) -> bool:

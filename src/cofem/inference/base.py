@@ -197,6 +197,13 @@ class Method(ABC):
         """Return what a fit that goes on from a state can use of its carry; None for nothing, see `go_on`."""
         return None
 
+    def variances_with(self, problem: Problem, state: State, added: Array) -> Array:
+        """Return variances of the last state with precisions, shape (D,), added, or what is larger: its own.
+
+        From nothing but the state, with what is handed on of its carry: a fit that was resumed knows no more.
+        """
+        return state.variance
+
     def restarts(self, state: State) -> bool:
         """Tell whether the steps so far were misled, and the next one is to begin from the start again."""
         return False

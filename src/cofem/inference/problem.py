@@ -289,6 +289,10 @@ class Problem:
         headroom = 1e14 if self.real_dtype == np.float64 else 1e9
         return headroom * max(explain, mean_energy / self.noise_var, 1e-300)
 
+    def with_more_precision(self, alpha: Array, added: Array) -> Array:
+        """Return precisions with others added to them, up to the cap."""
+        return np.minimum(alpha + added, self.alpha_cap).astype(alpha.dtype)
+
     def start(self, alpha_init: float | np.ndarray | None) -> Array:
         """Where alpha starts, in scaled units; by default `usual_start`."""
         if alpha_init is not None:

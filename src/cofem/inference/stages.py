@@ -140,7 +140,7 @@ class Runner:
             # Of a stage that learned the noise nothing but that is needed, if it did.
             whole = is_fit or stage.kept or not outcome.status.settled
             state = method.settled(outcome.state)
-            if stage.passes_on:
+            if stage.passes_on or problem.nonnegative:  # the constraint is met after the fit
                 state = replace(state, carry=method.handed_on(outcome.state))
             keeper.finish(stage.name, outcome, state if whole else None)
         return outcome

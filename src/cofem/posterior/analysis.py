@@ -44,17 +44,24 @@ class AnalysisSolver:
     scale: float = 1.0
 
     @cached_property
-    def _factor(self) -> np.ndarray | None:
-        """Cholesky factor of ``noise_var A``; None if the problem is large, or the matrix singular."""
+    def matrix(self) -> np.ndarray | None:
+        """``noise_var scale A``; None if the problem is large."""
         system = self.system
         phi, rows = system.phi, system.rows
         d, m = phi.shape[1], max(rows.n_rows, phi.shape[0])
         if not isinstance(system.alpha, np.ndarray) or d > SMALL_SIDE or d * m > SMALL_ENTRIES:
             return None
         weighted = (system.noise_var * system.alpha)[:, None] * rows.matrix
-        matrix = phi.matrix.conj().T @ phi.matrix + rows.matrix.conj().T @ weighted
+        matrix: np.ndarray = phi.matrix.conj().T @ phi.matrix + rows.matrix.conj().T @ weighted
+        return matrix
+
+    @cached_property
+    def _factor(self) -> np.ndarray | None:
+        """Its Cholesky factor; None if the problem is large, or the matrix singular."""
+        if self.matrix is None:
+            return None
         try:
-            factor: np.ndarray = linalg.cholesky(matrix, lower=True, check_finite=False)
+            factor: np.ndarray = linalg.cholesky(self.matrix, lower=True, check_finite=False)
         except linalg.LinAlgError:
             return None
         pivots = np.diagonal(factor).real ** 2

@@ -26,16 +26,18 @@ from cofem._arrays import (
     transposed,
     without_gradients,
 )
+from cofem._warn import warn
 from cofem.inference.analysis.method import AnalysisEM
 from cofem.linalg.direct import CG_STEPS, is_cheaper
 from cofem.linalg.evidence import LogEvidence, log_determinant, log_evidence
 from cofem.operators import Operator, as_operator
 from cofem.operators.fingerprint import Fingerprint
 from cofem.posterior.analysis import AnalysisSolver
+from cofem.posterior.constrained import AnalysisModel, ConstrainedModel, SynthesisModel, solve_constrained
 from cofem.posterior.solver import PosteriorSolver, batches, rows_of
 from cofem.posterior.support import find_support
-from cofem.priors.rectified import rectified_draws, rectified_interval
-from cofem.status import Status
+from cofem.priors.rectified import rectified_interval
+from cofem.status import ConvergenceWarning, Status
 
 #: How many draws standard deviations of predictions are taken from, if there are more rows than this (each
 #: takes a linear system), or than as many as the draws would take steps, where a factor is to be had.
@@ -338,8 +340,9 @@ class Posterior:
     def _draws(self, n: int, rng: np.random.Generator) -> Iterator[Array]:
         """Draw in batches, those of one task."""
         if self.gaussian is not None:
+            model = self._constrained_model("sample")
             for count in batches(n):
-                yield rectified_draws(*self.gaussian, count, rng)
+                yield np.stack([self._constrained_draw(model, rng) for _ in range(count)])
             return
         if self._in_analysis:
             draws = self._analysis_solver("sample").draws
@@ -353,6 +356,12 @@ class Posterior:
             prior = standard_normal((count, self.mean.shape[0]), like, rng) * spread
             noise = standard_normal((count, y.shape[0]), like, rng) * self.noise_std
             yield xp.astype(prior + solve(v=y - solver.phi.forward(prior) - noise), self.mean.dtype)
+
+    def _constrained_draw(self, model: ConstrainedModel, rng: np.random.Generator) -> np.ndarray:
+        found = solve_constrained(model, self.mean, rng)
+        if not found.solved:
+            warn("posterior draws are inexact: the search with the constraint ran out", ConvergenceWarning)
+        return found.x.astype(self.mean.dtype)
 
     @without_gradients
     def covariance(self, indices: Any) -> Array:
@@ -562,6 +571,12 @@ class Posterior:
     def _synthesis_solver(self, what: str) -> PosteriorSolver:
         """Return the posterior's systems in synthesis form."""
         return PosteriorSolver.of(self._need_operator(what), self.alpha, self.noise_std**2, self.weights)
+
+    def _constrained_model(self, what: str) -> ConstrainedModel:
+        """Return what draws without negative coefficients are solved for with."""
+        if self._in_analysis:
+            return AnalysisModel(self._analysis_solver(what), self._white_y())
+        return SynthesisModel(self._synthesis_solver(what), self._white_y())
 
     def _white_y(self) -> Array:
         """Return the data as the solver sees them, a row for each task."""
