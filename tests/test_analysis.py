@@ -311,6 +311,7 @@ def test_rows_of_zeros_have_no_degrees_of_freedom() -> None:
         Gradient((24, 24), "periodic"),
         Gradient((24, 24)),
         vstack([Gradient((24, 24)), Gradient((24, 24), order=2)]),
+        vstack([Gradient((12, 12, 3)), Gradient((12, 12, 3), order=2)]),
         WaveletFrame((24, 24), "haar", 2),
         WaveletFrame((24, 24), "db2", 1),
     ],
