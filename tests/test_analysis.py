@@ -311,6 +311,7 @@ def test_rows_of_zeros_have_no_degrees_of_freedom() -> None:
         Gradient((24, 24), "periodic"),
         Gradient((24, 24)),
         vstack([Gradient((24, 24)), Gradient((24, 24), order=2)]),
+        vstack([Gradient((12, 12, 3)), Gradient((12, 12, 3), order=2)]),
         WaveletFrame((24, 24), "haar", 2),
         WaveletFrame((24, 24), "db2", 1),
     ],
@@ -662,7 +663,7 @@ def test_contrasts_help_each_other() -> None:
     apart = cofem.fit(masks, data, **same)
     joint = cofem.fit(masks, data, prior=cofem.MultiTask(), **same)
     assert joint.converged
-    assert (errors(joint) < 0.85 * errors(apart)).all()
+    assert (errors(joint) < 0.9 * errors(apart)).all()
     shared = cofem.MultiTask(cofem.Neighbours(3))
     assert (errors(cofem.fit(masks, data, prior=shared, **same)) < 1.05 * errors(apart)).all()
     learned = cofem.fit(masks, data, prior=cofem.MultiTask(), analysis="auto", rng=0)

@@ -136,6 +136,10 @@ class Method(ABC):
         part = min(self.share_of_noise(state) * noise / size, 1e-2) if size > 0 else 0.0
         return max(self.default_tol, part)
 
+    def unsettled(self, state: State) -> str:
+        """Say what must settle besides the mean, in words, if the user names no tol; "" if nothing must."""
+        return ""
+
     @property
     def start_alpha(self) -> float | None:
         """Where alpha starts unless the user says otherwise; None for a start free of units."""
