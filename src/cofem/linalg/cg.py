@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from scipy import linalg
 
 from cofem._arrays import (
     Array,
@@ -39,12 +40,32 @@ class Progress(NamedTuple):
         Which right-hand sides these are.
     preconditioned : ndarray of shape (B,)
         Squared norm of the residual, in that of the preconditioner's inverse.
+    lengths, ratios : list of ndarray
+        How far each step went, and what the last direction had a share of in the next, for each right-hand
+        side from the first one on.
     """
 
     residual: Array
     energy: np.ndarray
     rows: np.ndarray
     preconditioned: np.ndarray
+    lengths: list[np.ndarray]
+    ratios: list[np.ndarray]
+
+    def smallest_eigenvalues(self) -> np.ndarray:
+        """Return the smallest eigenvalue that each system has shown of the preconditioned matrix, shape (B,).
+
+        That of Lanczos' tridiagonal matrix, which the steps say (Golub and Van Loan 2013, 11.3.3): it falls
+        towards the matrix's own; infinite before the first step.
+        """
+        if not self.lengths:
+            return np.full(self.rows.size, np.inf)
+        lengths = np.array(self.lengths)[:, self.rows]
+        ratios = np.array(self.ratios)[:-1, self.rows]
+        diagonal = 1 / lengths
+        diagonal[1:] += ratios / lengths[:-1]
+        beside = np.sqrt(ratios) / lengths[:-1]
+        return np.array([_smallest_eigenvalue(*each) for each in zip(diagonal.T, beside.T, strict=True)])
 
 
 class Measure(Protocol):
@@ -225,11 +246,13 @@ def conjugate_gradients(
 
     # The measure in units of sqrt(rz) changes little from step to step, but for the first few.
     ratio = np.zeros(n_systems)
+    lengths: list[np.ndarray] = []
+    ratios: list[np.ndarray] = []
     for step in range(stop.max_iter + 1):
         now = ratio * np.sqrt(rz)
         far = np.isfinite(now) & (now > FAR * tolerance[rows])
         if (step >= stop.min_iter and (not far.all() or step % LOOK_EVERY == 0)) or step == stop.max_iter:
-            now = measure(Progress(r, energy, rows, rz))
+            now = measure(Progress(r, energy, rows, rz, lengths, ratios))
             ratio = now / np.sqrt(rz)
         # A zero residual is the exact answer whatever the measure thinks (zero b, exact x0).
         now = np.where(rz == 0, 0.0, now)
@@ -267,10 +290,21 @@ def conjugate_gradients(
         precondition(r, scratch)
         rz_new = np.where(good, real_dot(r, scratch), np.nan)
         _scale_and_add(p, rz_new / rz, scratch)
+        for history, values in ((lengths, length), (ratios, rz_new / rz)):
+            history.append(np.full(n_systems, np.nan))
+            history[-1][rows] = values
         rz = rz_new
         del a_p, scratch
 
     return CGResult(solution, iterations, converged, broken, error, applications)
+
+
+def _smallest_eigenvalue(diagonal: np.ndarray, beside: np.ndarray) -> float:
+    if not (np.isfinite(diagonal).all() and np.isfinite(beside).all()):
+        return np.nan  # a system that broke down
+    if diagonal.size == 1:
+        return float(diagonal[0])
+    return float(linalg.eigvalsh_tridiagonal(diagonal, beside, select="i", select_range=(0, 0))[0])
 
 
 def _copy(r: Array, out: Array) -> None:
