@@ -45,20 +45,9 @@ class NullSpace:
     energies: Array
     unseen: Array
 
-    def share(self, r: Array, z: Array | None = None) -> Array:
-        """Return the coefficients by which a solution must change for no residual on `seen`, shape (B, K).
-
-        Parameters
-        ----------
-        r : array of shape (B, D)
-            The residual.
-        z : array of shape (B, D), optional
-            What the solution changes by anyway.
-        """
-        found = r @ conj(self.seen).T
-        if z is not None:
-            found -= z @ conj(self.product).T
-        return found / self.energies
+    def share(self, r: Array) -> Array:
+        """Return the coefficients of `seen` in a solution whose right-hand side is r, shape (B, K)."""
+        return r @ conj(self.seen).T / self.energies
 
     def without_unseen(self, x: Array) -> Array:
         """Return vectors, shape (B, D), less what they have of the directions that nobody sees."""
@@ -70,7 +59,8 @@ class WithoutNullSpace(PosteriorPreconditioner):
     """Another preconditioner, with what has no prior taken out of the system and solved for exactly.
 
     It may be the slowest direction by far, which holds nearly all of the posterior's variance and none of the
-    energy that a solver looks at. As in `cofem.linalg.preconditioners.deflation`.
+    energy that a solver looks at. As in deflated conjugate gradients (Saad et al. 2000), which ask for a
+    start whose residual has nothing of it.
     """
 
     inner: PosteriorPreconditioner
@@ -79,7 +69,7 @@ class WithoutNullSpace(PosteriorPreconditioner):
     def apply(self, r: Array, out: Array) -> None:
         """Write ``P^-1 r`` into `out`, both of shape (B, D)."""
         self.inner.apply(r, out)
-        out += self.null.share(r, out) @ self.null.seen
+        out -= (out @ conj(self.null.product).T / self.null.energies) @ self.null.seen
 
 
 def null_basis(rows: Any) -> np.ndarray:

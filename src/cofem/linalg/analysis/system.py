@@ -61,7 +61,7 @@ class _Rule(NamedTuple):
         known : ndarray of shape (B,)
             Squared energy of what was solved for before.
         slowest : list of one float
-            The smallest eigenvalue found so far; this is its memory.
+            The largest error behind a residual so far; this is its memory.
         """
 
         def measure(progress: Progress) -> np.ndarray:
@@ -69,8 +69,8 @@ class _Rule(NamedTuple):
             if self.reference is None:
                 against = progress.energy + known[progress.rows]
             if self.sure:
-                slowest[0] = min(slowest[0], np.nanmin(progress.smallest_eigenvalues(), initial=np.inf))
-                against *= min(slowest[0], 1.0)
+                slowest[0] = max(slowest[0], progress.slowness())
+                against /= slowest[0]
             with np.errstate(divide="ignore", invalid="ignore"):
                 return np.where(progress.preconditioned == 0, 0.0, np.sqrt(progress.preconditioned / against))
 
@@ -213,8 +213,8 @@ class AnalysisSystem:
         guess : array of shape (B, D), optional
             Where to start; overwritten.
         sure : bool
-            Whether all of the residual is taken for that of the slowest direction found, so that errors are
-            below what is asked for. Else they are so where the preconditioner is close to A.
+            Whether the steps are asked how large the error behind a residual is. Else it is taken for what it
+            would be if the preconditioner were A.
         """
         results = []
         for start in range(0, rhs.shape[0], self.at_once):
@@ -247,7 +247,7 @@ class AnalysisSystem:
     ) -> CGResult:
         """Solve by conjugate gradients with a preconditioner, what B does not see apart."""
         null, residual, x0 = self.null, rhs, guess
-        slowest = self._slowest if ready is self._quick else [np.inf]
+        slowest = self._slowest if ready is self._quick else [1.0]
         known = np.zeros(rhs.shape[0])
         if x0 is not None:
             residual -= self.apply(x0)
@@ -280,8 +280,8 @@ class AnalysisSystem:
 
     @cached_property
     def _slowest(self) -> list[float]:
-        """The smallest eigenvalue that solves with the quick preconditioner have found."""
-        return [np.inf]
+        """The largest error behind a residual that solves with the quick preconditioner have found."""
+        return [1.0]
 
 
 def _delay(ready: PosteriorPreconditioner) -> int:

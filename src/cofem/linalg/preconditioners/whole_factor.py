@@ -55,14 +55,14 @@ class FullFactor(PosteriorPreconditioner):
 
 
 def may_factor(phi: Dictionary, rows: Any, alpha: Array) -> bool:
-    """Tell whether there may be a factor; see `whole_factor`."""
+    """Tell whether there may be a factor, without making anything; see `whole_factor`."""
     if not isinstance(alpha, np.ndarray):
         return False
     size, entries = phi.shape[1], max(prod(phi.shape), prod(rows.operator.shape))
     if size <= MOST_FULL and entries <= MOST_ENTRIES:
         return True
     most = MOST_ON_PLANES if rows.grid is not None and len(rows.axes) <= 2 else MOST_IN_SPACE
-    return size <= most and phi.operator.facts.one_per_row and rows.sparse is not None
+    return size <= most and phi.operator.facts.one_per_row
 
 
 def whole_factor(
@@ -81,8 +81,11 @@ def whole_factor(
     noise_var : float
         Noise variance.
     """
-    prior, data = rows.weighted_gram(noise_var * alpha.astype(np.float64)), rows.gram_of(phi)
-    if scipy.sparse.issparse(prior) and data is not None:
+    data, is_sparse = rows.gram_of(phi), rows.sparse is not None
+    if not (phi.shape[1] <= MOST_FULL or (data is not None and is_sparse)):
+        return None
+    prior = rows.weighted_gram(noise_var * alpha.astype(np.float64))
+    if data is not None and is_sparse:
         matrix = scipy.sparse.csc_array(data + prior)
         more = LITTLE * float(matrix.diagonal().max()) * scipy.sparse.eye_array(matrix.shape[0])
         factors = (SparseFactor(scipy.sparse.csc_array(whole), False) for whole in (matrix, matrix + more))
