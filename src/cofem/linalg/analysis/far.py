@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cofem._arrays import Array, conj, namespace, on_device_of, precision_of, squared_modulus, to_numpy
+from cofem._arrays import Array, conj, is_complex, namespace, on_device_of, precision_of, squared_modulus, to_numpy
 from cofem.linalg.analysis.system import AnalysisSystem
 from cofem.linalg.cg import CGResult
 
@@ -51,29 +51,30 @@ def variance_from_afar(
     max_iter : int
         Most steps of a solve.
     """
-    noise_var, size = system.noise_var, inverse.shape[0]
+    noise_var, size, xp = system.noise_var, inverse.shape[0], namespace(inverse)
+    precision = precision_of(inverse)
+    kind = np.result_type(precision, np.complex64) if is_complex(system.phi.like) else np.dtype(precision)
     right = system.of_draws(DRAWS, rng, signs=True)
     b = right / noise_var
     solved = system.solve(right, tol=tol, reference=size, max_iter=max_iter, sure=True)
     x = solved.x
     basis = system.solve(noise_var * x, tol=BASIS_TOL, reference=None, max_iter=max_iter).x
     product = system.apply(basis) / noise_var
-    gram = to_numpy(conj(basis) @ product.T).astype(np.complex128 if np.iscomplexobj(b) else np.float64)
+    gram = to_numpy(conj(basis) @ product.T).astype(np.result_type(kind, np.float64))
     norms = 1 / np.sqrt(np.maximum(np.diagonal(gram).real, 1e-300))
     gram = norms[:, None] * gram * norms
-    total = namespace(inverse).zeros_like(inverse)
+    total = xp.zeros_like(inverse)
     for i in range(DRAWS):
         others = np.delete(np.arange(DRAWS), i)
         values, vectors = np.linalg.eigh(gram[np.ix_(others, others)])
-        known = values > ROUNDING * np.finfo(precision_of(inverse)).eps * values[-1]
+        known = values > ROUNDING * np.finfo(precision).eps * values[-1]
         turn = np.zeros((int(known.sum()), DRAWS), dtype=gram.dtype)
         turn[:, others] = (vectors[:, known] / np.sqrt(values[known])).T * norms[others]
-        turn = on_device_of(x, turn.astype(to_numpy(x[:0, :0]).dtype))
+        turn = on_device_of(x, turn.astype(kind))
         q, a_q = turn @ basis, turn @ product
         share = conj(q) @ b[i, :]
-        alone = 1 - (q * conj(a_q)).sum(axis=0)
-        left = 1 / inverse - squared_modulus(a_q).sum(axis=0)
-        left = namespace(left).maximum(left, LEAST / inverse)
+        alone = 1 - xp.sum(q * conj(a_q), axis=0)
+        left = xp.maximum(1 / inverse - xp.sum(squared_modulus(a_q), axis=0), LEAST / inverse)
         rest = x[i, :] - share @ q - alone * (b[i, :] - share @ a_q) / left
-        total += squared_modulus(q).sum(axis=0) + squared_modulus(alone) / left + squared_modulus(rest)
+        total += xp.sum(squared_modulus(q), axis=0) + squared_modulus(alone) / left + squared_modulus(rest)
     return total / DRAWS, solved

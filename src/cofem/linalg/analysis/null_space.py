@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse
 from scipy.sparse.csgraph import connected_components
 
-from cofem._arrays import Array, conj, namespace, on_device_of, to_numpy
+from cofem._arrays import Array, conj, is_complex, namespace, on_device_of, to_numpy
 from cofem.linalg.analysis.exact import common_null_space
 from cofem.linalg.preconditioners.base import PosteriorPreconditioner
 from cofem.operators.dictionary import Dictionary
@@ -69,6 +69,8 @@ class WithoutNullSpace(PosteriorPreconditioner):
     def apply(self, r: Array, out: Array) -> None:
         """Write ``P^-1 r`` into `out`, both of shape (B, D)."""
         self.inner.apply(r, out)
+        if self.null.unseen.shape[0]:
+            out[...] = self.null.without_unseen(out)
         out -= (out @ conj(self.null.product).T / self.null.energies) @ self.null.seen
 
 
@@ -166,7 +168,8 @@ def null_space(phi: Dictionary, rows: Any) -> NullSpace | None:
     basis = rows.null_basis
     if not basis.shape[0]:
         return None
-    whole = on_device_of(phi.like, basis.astype(to_numpy(phi.like[:0]).dtype))
+    dtype = np.result_type(basis.dtype, np.complex64) if is_complex(phi.like) else basis.dtype
+    whole = on_device_of(phi.like, basis.astype(dtype))
     gram = to_numpy(phi.operator.adjoint(phi.operator.forward(whole)))
     energies, vectors = np.linalg.eigh(to_numpy(whole).conj() @ gram.T)
     eps = float(np.finfo(energies.dtype).eps)

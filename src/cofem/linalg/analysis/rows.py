@@ -435,7 +435,7 @@ class Rows:
     @cached_property
     def null_basis(self) -> np.ndarray:
         """An orthonormal basis of what B does not see, shape (K, D), as far as it is known."""
-        return null_basis(self)
+        return null_basis(self).astype(precision_of(self.like))
 
     @cached_property
     def _rank(self) -> int:
