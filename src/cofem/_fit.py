@@ -25,6 +25,7 @@ from cofem.inference.analysis.choice import (
     choose,
     over_tasks,
 )
+from cofem.inference.analysis.level import without_level
 from cofem.inference.analysis.null_space import about_null_space
 from cofem.inference.analysis.problem import AnalysisProblem, checked_analysis
 from cofem.inference.base import Method
@@ -317,6 +318,7 @@ def fit_in_analysis(
             task, synthesis.y, lambda: fingerprint_of(synthesis, prepared.noise, asked)
         )
     chosen, learned = None, None
+    synthesis = without_level(synthesis, [candidate.operator for candidate in given])
     try:
         chosen = choose(synthesis, given, plan, runner)
         if chosen.problem.warm is not None:
@@ -371,6 +373,8 @@ def _concluded(
         warn(str(status), ConvergenceWarning)
     if status.code is not StatusCode.FAILED and not learned.stopped:
         words += about_the_fit(outcome, learned=prepared.noise.std is None)
+    problem, state = problem.shown(outcome.state)
+    outcome = replace(outcome, problem=problem, state=state)
     words += [*about_weak_columns(outcome), *about_expected_error(outcome)]
     status = status.with_notes(*words)
     if status.warnings:
@@ -418,7 +422,7 @@ def _posterior(prepared: PreparedProblem, outcome: Outcome, method: Method) -> P
     if mean.ndim == 2 and variance.ndim == 1:
         variance = namespace(variance).repeat(variance[:, None], mean.shape[1], axis=1)
     weights = prepared.noise.weights
-    y = problem.y * problem.units.data
+    y = (prepared if problem.in_analysis else outcome).problem.y * problem.units.data
     if weights is not None:
         weights = on_device_of(y, weights)
         y = y / in_precision(weights, problem.real_dtype.name)

@@ -60,7 +60,7 @@ class AnalysisSolver:
             white = Diagonal(in_precision(weights, "float64")) @ white
         phi = Dictionary(white, like=alpha)
         rows = Rows(analysis, alpha)
-        null = null_space(phi, rows)
+        null = null_space(phi, rows.null_basis)
         widest = 0.0
         if null is not None and null.unseen.shape[0]:
             each = to_numpy(spread_of(null.unseen.T))

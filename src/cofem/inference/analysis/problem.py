@@ -87,9 +87,10 @@ class AnalysisProblem(Problem):
             layout = RowLayout(None, None, rows.grid, boxes)
         bound = prior.for_rows(layout)
         bound.check(rows.n_rows)
-        return cls(
+        found = cls(
             problem.phi, problem.y, problem.noise_var, problem.units, bound, problem.nonnegative, rows=rows
-        )._with_null_space()
+        )
+        return replace(found, level=problem.level)._with_null_space()
 
     def with_noise(self, noise_var: float) -> AnalysisProblem:
         """Return the problem with another noise variance."""
@@ -122,7 +123,7 @@ class AnalysisProblem(Problem):
         return replace(self, phi=problem.phi, y=problem.y, held_out=None)._with_null_space()
 
     def _with_null_space(self) -> AnalysisProblem:
-        null = null_space(self.phi, self.rows)
+        null = null_space(self.phi, self.rows.null_basis)
         found: Array | None = None if null is None or not null.unseen.shape[0] else null.unseen.T
         if self.is_small:
             found = common_null_space(self.phi.matrix, self.rows.matrix)

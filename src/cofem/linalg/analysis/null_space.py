@@ -113,7 +113,7 @@ def null_basis(rows: Any) -> np.ndarray:
         each -= (each @ basis.T) @ basis
         norms = np.linalg.norm(each, axis=1)
         each = each[norms > least] / norms[norms > least, None]
-        basis = np.concatenate([basis, each[_is_null(rows, each)]])
+        basis = np.concatenate([basis, each[unseen_by(rows, each)]])
     return basis
 
 
@@ -147,25 +147,24 @@ def _parts(matrix: scipy.sparse.csr_array) -> np.ndarray:
     return found
 
 
-def _is_null(rows: Any, directions: np.ndarray) -> np.ndarray:
-    """Tell which directions B makes nothing of but rounding errors."""
+def unseen_by(rows: Any, directions: np.ndarray) -> np.ndarray:
+    """Tell which of some unit vectors, shape (K, D), B makes nothing of but rounding errors."""
     operator = rows.operator.astype(np.float64)
     level = ROUNDING * EPS * np.sqrt(float(rows.energies @ rows.sizes) / directions.shape[1])
     images = (operator.forward(on_device_of(rows.like, direction)) for direction in directions)
     return np.array([float(np.linalg.norm(to_numpy(image))) <= level for image in images], dtype=bool)
 
 
-def null_space(phi: Dictionary, rows: Any) -> NullSpace | None:
+def null_space(phi: Dictionary, basis: np.ndarray) -> NullSpace | None:
     """Return the null space of B as Phi sees it; None if there is none, or it is not known.
 
     Parameters
     ----------
     phi : Dictionary
         Phi.
-    rows : Rows
-        B.
+    basis : ndarray of shape (K, D)
+        As of `null_basis`.
     """
-    basis = rows.null_basis
     if not basis.shape[0]:
         return None
     dtype = np.result_type(basis.dtype, np.complex64) if is_complex(phi.like) else basis.dtype

@@ -17,14 +17,14 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse
 
-from cofem._arrays import Array, is_complex, namespace, real_dot, standard_normal
+from cofem._arrays import Array, is_complex, namespace, on_device_of, precision_of, real_dot, standard_normal
 from cofem.linalg.analysis.null_space import NullSpace, WithoutNullSpace
 from cofem.linalg.analysis.rows import Rows
 from cofem.linalg.cg import CGResult, Measure, Progress, StopRule, conjugate_gradients, join_results
 from cofem.linalg.preconditioners.base import PosteriorPreconditioner
 from cofem.linalg.preconditioners.sparse_factor import SparseFactor, sparse_factor
 from cofem.linalg.preconditioners.waves import WavePreconditioner, positive, wave_preconditioner
-from cofem.linalg.preconditioners.whole_factor import FullFactor, may_factor, whole_factor
+from cofem.linalg.preconditioners.whole_factor import FullFactor, a_little_larger, may_factor, whole_factor
 from cofem.linalg.probes import random_signs
 from cofem.operators.dictionary import Dictionary
 
@@ -41,6 +41,8 @@ MOST_FOR_DIAGONALS = 2**19
 #: take 8 to 25, those with holes hundreds; a factor of 64 x 64 pixels takes as long as 100 of them, of
 #: 256 x 256 as long as 130.
 PATIENCE = 60
+#: Part of a residual, in units of rounding, below which nothing is left of it.
+NOTHING_LEFT = 10.0
 
 
 class _Rule(NamedTuple):
@@ -253,11 +255,14 @@ class AnalysisSystem:
             residual -= self.apply(x0)
         delay = 0 if rule.sure else _delay(ready)
         if null is not None:
-            share = null.share(residual)
+            share, before = null.share(residual), real_dot(residual, residual)
             known = real_dot(share, share * null.energies)
             correction = share @ null.seen
             x0 = correction if x0 is None else x0 + correction
             residual -= share @ null.product
+            left = real_dot(residual, residual) > (NOTHING_LEFT * np.finfo(precision_of(rhs)).eps) ** 2 * before
+            if not left.all():  # it was the null space's, and is rounding
+                residual *= on_device_of(rhs, left[:, None].astype(precision_of(rhs)))
             ready = WithoutNullSpace(ready, null)
         measure = rule.measure(self.noise_var, known, slowest)
         if delay:
@@ -271,7 +276,8 @@ class AnalysisSystem:
         """What makes the system easy for conjugate gradients, and is quickly made."""
         factor = sparse_factor(self.phi, self.rows, self.alpha, self.noise_var)
         if factor is not None:
-            return factor
+            singular = self.null is not None and self.null.unseen.shape[0] > 0
+            return a_little_larger(factor) if singular else factor
         return wave_preconditioner(self.phi, self.rows, self.alpha, self.noise_var)
 
     @cached_property

@@ -65,6 +65,13 @@ def may_factor(phi: Dictionary, rows: Any, alpha: Array) -> bool:
     return size <= most and phi.operator.facts.one_per_row
 
 
+def a_little_larger(factor: SparseFactor) -> SparseFactor:
+    """Return the factor of a singular matrix with a little on its diagonal."""
+    matrix = factor.matrix
+    more = LITTLE * float(matrix.diagonal().max()) * scipy.sparse.eye_array(matrix.shape[0])
+    return SparseFactor(scipy.sparse.csc_array(matrix + more), factor.narrow)
+
+
 def whole_factor(
     phi: Dictionary, rows: Any, alpha: np.ndarray, noise_var: float
 ) -> PosteriorPreconditioner | None:
@@ -86,10 +93,9 @@ def whole_factor(
         return None
     prior = rows.weighted_gram(noise_var * alpha.astype(np.float64))
     if data is not None and is_sparse:
-        matrix = scipy.sparse.csc_array(data + prior)
-        more = LITTLE * float(matrix.diagonal().max()) * scipy.sparse.eye_array(matrix.shape[0])
-        factors = (SparseFactor(scipy.sparse.csc_array(whole), False) for whole in (matrix, matrix + more))
-        return next((factor for factor in factors if factor.exists), None)
+        factor = SparseFactor(scipy.sparse.csc_array(data + prior), narrow=False)
+        factor = factor if factor.exists else a_little_larger(factor)
+        return factor if factor.exists else None
     whole = np.asarray(rows.full_gram_of(phi) + prior)
     if not np.isfinite(whole).all():
         return None
