@@ -176,7 +176,10 @@ def null_space(phi: Dictionary, basis: np.ndarray) -> NullSpace | None:
     seen = energies > least
     turned = (vectors.T @ basis).astype(gram.dtype)
     product = np.ascontiguousarray((vectors.T @ gram)[seen])
-    parts = (turned[seen], product, energies[seen], turned[~seen])
+    # One direction is what it was, and need not be in memory twice.
+    kept = basis if basis.shape[0] == 1 and seen.all() and gram.dtype == basis.dtype else turned[seen]
+    product = gram if kept is basis else product
+    parts = (kept, product, energies[seen], turned[~seen])
     return NullSpace(*(on_device_of(phi.like, part) for part in parts))
 
 
