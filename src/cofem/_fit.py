@@ -26,6 +26,7 @@ from cofem.inference.analysis.choice import (
     choose,
     over_tasks,
 )
+from cofem.inference.analysis.level import without_level
 from cofem.inference.analysis.null_space import about_null_space
 from cofem.inference.analysis.problem import AnalysisProblem, checked_analysis
 from cofem.inference.base import Method
@@ -318,6 +319,7 @@ def fit_in_analysis(
             task, synthesis.y, lambda: fingerprint_of(synthesis, prepared.noise, asked)
         )
     chosen = None
+    synthesis = without_level(synthesis, [candidate.operator for candidate in given])
     try:
         chosen = choose(synthesis, given, plan, runner)
         if chosen.problem.warm is not None:
@@ -366,7 +368,9 @@ def _concluded(
     cut_short = status.code is StatusCode.MAX_ITER and settings.tol != 0
     if outcome.doubtful or fault or cut_short:
         warn(str(status), ConvergenceWarning)
-    post = _posterior(prepared, replace(outcome, status=status), method)
+    problem, state = problem.shown(outcome.state)
+    outcome = replace(outcome, problem=problem, state=state, status=status)
+    post = _posterior(prepared, outcome, method)
     expected = outcome
     if post.gaussian is not None:
         outcome = _with_constraint(outcome, post, post.gaussian[1])
@@ -425,7 +429,7 @@ def _cut_short(
 
 def _posterior(prepared: PreparedProblem, outcome: Outcome, method: Method) -> Posterior:
     """Put the result into the user's units and layout."""
-    problem, state = outcome.problem, outcome.state
+    problem, state = outcome.problem.shown(outcome.state)
     units = problem.units
     mean, variance = state.mean, state.variance
     rows, scale = None, 1.0
@@ -436,7 +440,7 @@ def _posterior(prepared: PreparedProblem, outcome: Outcome, method: Method) -> P
     if mean.ndim == 2 and variance.ndim == 1:
         variance = namespace(variance).repeat(variance[:, None], mean.shape[1], axis=1)
     weights = prepared.noise.weights
-    y = problem.y * problem.units.data
+    y = (prepared if problem.in_analysis else outcome).problem.y * problem.units.data
     if weights is not None:
         weights = on_device_of(y, weights)
         y = y / in_precision(weights, problem.real_dtype.name)

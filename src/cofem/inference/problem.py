@@ -111,6 +111,8 @@ class Problem:
         Whether the coefficients are known not to be negative.
     cut_moments : bool
         Whether second moments are then those of Gaussians cut off at zero; see `with_constraint`.
+    level : array of shape (D,) or (L, D), or None
+        What was taken out of the unknown, and y, before the fit; see `cofem.inference.analysis.level`.
     """
 
     phi: Dictionary
@@ -120,6 +122,7 @@ class Problem:
     prior: Prior = field(default_factory=Independent)
     nonnegative: bool = False
     cut_moments: bool = False
+    level: Array | None = None
 
     @property
     def first(self) -> Problem | None:
@@ -154,8 +157,10 @@ class Problem:
         return partial(Problem.with_noise, noise_var=self.noise_var)
 
     def shown(self, state: Any) -> tuple[Problem, Any]:
-        """Return the problem and the state that callbacks see."""
-        return self, state
+        """Return the problem and the state that users see."""
+        if self.level is None:
+            return self, state
+        return replace(self, level=None), replace(state, mean=state.mean + self.level)
 
     def normalised(self) -> Problem:
         """Return the problem with columns of a common norm, if theirs are apart.

@@ -562,7 +562,8 @@ class Posterior:
         if self.analysis is None:
             raise ValueError(f"{what} needs the analysis operator; load with cofem.load(path, analysis=B)")
         operator, noise_var = self._need_operator(what), self.noise_std**2
-        return AnalysisSolver.of(operator, self.analysis, self.alpha, noise_var, self.weights, self.scale)
+        shape = (self.alpha, noise_var, self.variance, self.weights, self.scale)
+        return AnalysisSolver.of(operator, self.analysis, *shape)
 
     def _solver(self, what: str) -> PosteriorSolver | AnalysisSolver:
         """Return the posterior's systems; `what` needs them."""

@@ -14,6 +14,7 @@ from cofem.inference.base import State
 from cofem.inference.problem import Problem
 from cofem.linalg.analysis import Rows
 from cofem.linalg.analysis.exact import common_null_space
+from cofem.linalg.analysis.null_space import NullSpace, null_space, widest
 from cofem.operators import Operator, as_operator, check_adjoint
 from cofem.priors import Prior, RowLayout
 
@@ -60,7 +61,9 @@ class AnalysisProblem(Problem):
     held_out : Operator or None
         Rows of Phi whose data are predicted; see `cofem.inference.analysis.prediction`.
     undetermined : ndarray of shape (D, K) or None
-        In small problems, directions that neither Phi nor B see; None if there are none.
+        Directions that neither Phi nor B see, orthonormal, as far as they are known; None if there are none.
+    null : NullSpace or None
+        What B does not see, as far as it is known.
     warm : WarmStart or None
         Where the fit may start.
     scale : float
@@ -69,7 +72,8 @@ class AnalysisProblem(Problem):
 
     rows: Rows = None  # type: ignore[assignment]
     held_out: Operator | None = None
-    undetermined: np.ndarray | None = None
+    undetermined: Array | None = None
+    null: NullSpace | None = None
     warm: WarmStart | None = None
     scale: float = 1.0
 
@@ -86,9 +90,10 @@ class AnalysisProblem(Problem):
             layout = RowLayout(None, None, rows.grid, boxes)
         bound = prior.for_rows(layout)
         bound.check(rows.n_rows)
-        return cls(
+        found = cls(
             problem.phi, problem.y, problem.noise_var, problem.units, bound, problem.nonnegative, rows=rows
-        )._with_null_space()
+        )
+        return replace(found, level=problem.level)._with_null_space()
 
     def with_noise(self, noise_var: float) -> AnalysisProblem:
         """Return the problem with another noise variance."""
@@ -128,8 +133,17 @@ class AnalysisProblem(Problem):
         return in_analysis
 
     def _with_null_space(self) -> AnalysisProblem:
-        found = common_null_space(self.phi.matrix, self.rows.matrix) if self.is_small else None
-        return replace(self, undetermined=found)
+        null = null_space(self.phi, self.rows.null_basis)
+        found: Array | None = None if null is None or not null.unseen.shape[0] else null.unseen.T
+        if self.is_small:
+            found = common_null_space(self.phi.matrix, self.rows.matrix)
+        return replace(self, undetermined=found, null=null)
+
+    @property
+    def widest(self) -> float:
+        """Variance of `undetermined`: what stands for an infinite one."""
+        assert self.undetermined is not None
+        return widest(self.power, self.undetermined)
 
     @property
     def is_small(self) -> bool:
