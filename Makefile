@@ -31,7 +31,7 @@ test-all: $(VENV)/.installed-test
 
 # The site, in docs/_build/html; it runs the examples, and a warning is an error. `make test` builds it without running them.
 docs: $(VENV)/.installed-docs
-	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/sphinx-build -W --keep-going $(SPHINXOPTS) -b html docs docs/_build/html
 
 # The whole suite with its slow tests, the property tests with twenty times as many cases, and how much of the code it
 # runs; 2000 fits judged by exact formulas, and central lines broken on purpose; last, what a release must do.
