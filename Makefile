@@ -28,6 +28,8 @@ test-all: $(VENV)/.installed-test
 	# Wheel and sdist, and the example of README.md with the wheel in an empty environment.
 	$(INSTALL) build
 	$(BIN)/python tests/release.py --wheel
+	# `make docs` on a fresh clone, without running the examples, and what small extras are for, with nothing else there.
+	$(BIN)/python -m tests.extras docs pylops nufft fast dask bench
 
 # The site, in docs/_build/html; it runs the examples, and a warning is an error. `make test` builds it without running them.
 docs: $(VENV)/.installed-docs
@@ -43,10 +45,12 @@ nightly: $(VENV)/.installed-test
 	$(BIN)/python tests/mutations.py
 	$(MAKE) release-check
 
-# Wheel and sdist, built and installed into empty environments; the example of README.md runs there, and extras resolve.
+# Wheel and sdist, built and installed into empty environments, where the example of README.md runs; every extra does what
+# it is for in an environment of its own, and `make docs` on a fresh clone.
 release-check: $(VENV)/.installed-test
 	$(INSTALL) build
 	$(BIN)/python tests/release.py
+	$(BIN)/python -m tests.extras --gallery
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -43,9 +43,6 @@ with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_addres
     "docs": None,
 }
 
-#: Extras that nobody has by themselves: those beside them are installed with them, as the Makefile does.
-TOGETHER = {"test-all": ("test", "test-all"), "docs": ("docs", "examples"), "examples": ("docs", "examples")}
-
 
 def imported(folder: Path) -> list[str]:
     """Return what the scripts of a folder import, without what is beside them."""
@@ -73,7 +70,7 @@ def fresh_clone(folder: Path) -> Path:
 
 
 def make_docs(folder: Path, gallery: bool) -> None:
-    """Run the README's third command on a fresh clone, and import what the examples do with what it installed."""
+    """Run the README's third command on a fresh clone; import what the examples do with what it installed."""
     clone = fresh_clone(folder / "clone")
     options = [] if gallery else ["SPHINXOPTS=-D plot_gallery=0"]
     run("make", "docs", f"PYTHON={sys.executable}", *options, cwd=clone)
@@ -117,9 +114,8 @@ def main(wanted: list[str], gallery: bool) -> None:
                 make_docs(folder, gallery)
             else:
                 python = environment(folder / extra, base)
-                names = ",".join(TOGETHER.get(extra, (extra,)))
                 pinned = [pin for pin in extras["test-all"] if pin.startswith(f"{extra}==")]
-                run(*pip(folder / extra), "install", "--quiet", "--no-compile", f"{wheel}[{names}]", *pinned)
+                run(*pip(folder / extra), "install", "--quiet", "--no-compile", f"{wheel}[{extra}]", *pinned)
                 if extra == "test":
                     collect_tests(python)
                 elif extra == "examples":
