@@ -103,7 +103,13 @@ class RealUnknown(Operator):
         return by_parts(gram, x)
 
     def column_norms(self) -> Array:
-        """Return the norms of the columns, shape (D,)."""
+        """Return the norms of the columns, shape (D,).
+
+        Examples
+        --------
+        >>> RealUnknown([[3.0 + 4.0j, 0.0]]).column_norms().round(3).tolist()
+        [7.071, 0.0]
+        """
         return UNIT * self.operator.column_norms()
 
     def _columns(self, indices: np.ndarray) -> Array:
