@@ -399,8 +399,12 @@ def test_sources_behind_sensors_are_found_as_blocks_of_one_are(snr: float, learn
     Phi = lead_field(60, 1000, seed=3)
     rng = np.random.default_rng(3)
     Z = np.zeros((1000, 50))
-    where = rng.choice(np.flatnonzero(np.linalg.norm(Phi, axis=0) > np.median(np.linalg.norm(Phi, axis=0))), 5)
-    Z[where] = np.sin(np.outer(np.arange(1, 6), np.arange(50) / 8)) / np.linalg.norm(Phi[:, where], axis=0)[:, None]
+    where = rng.choice(
+        np.flatnonzero(np.linalg.norm(Phi, axis=0) > np.median(np.linalg.norm(Phi, axis=0))), 5
+    )
+    Z[where] = (
+        np.sin(np.outer(np.arange(1, 6), np.arange(50) / 8)) / np.linalg.norm(Phi[:, where], axis=0)[:, None]
+    )
     signal = Phi @ Z
     sigma = np.sqrt(np.mean(signal**2)) / snr
     settings = dict(noise_std="learn" if learn else sigma, rng=0)

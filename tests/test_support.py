@@ -147,7 +147,9 @@ class ByProducts(Operator):
 
 def test_products_are_enough_to_tell_twins(tmp_path) -> None:
     Phi, y, _, sigma = twins(3, 0.97)
-    stored, products = (cofem.fit(A, y, noise_std=sigma, rng=0, method="irls") for A in (Phi, ByProducts(Phi)))
+    stored, products = (
+        cofem.fit(A, y, noise_std=sigma, rng=0, method="irls") for A in (Phi, ByProducts(Phi))
+    )
     np.testing.assert_array_equal(stored.support(), products.support())
     stored.save(tmp_path / "fit.npz")
     loaded = cofem.load(tmp_path / "fit.npz")

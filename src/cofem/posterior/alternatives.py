@@ -105,7 +105,9 @@ class _Search:
 
     def __init__(self, posterior: Posterior, found: np.ndarray) -> None:
         assert posterior.operator is not None
-        mean, variance = (posterior.mean, posterior.variance) if posterior.gaussian is None else posterior.gaussian
+        mean, variance = (
+            (posterior.mean, posterior.variance) if posterior.gaussian is None else posterior.gaussian
+        )
         solver = PosteriorSolver.of(posterior.operator, posterior.alpha, 1.0, posterior.weights)
         self.phi: Dictionary = solver.phi
         self.found, self.noise_var = found, float(posterior.noise_std) ** 2
