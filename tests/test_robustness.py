@@ -188,6 +188,7 @@ def check(case: dict[str, Any]) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", cofem.ConvergenceWarning)
+        warnings.simplefilter("ignore", cofem.ReliabilityWarning)
         try:
             post = cofem.fit(**case)
         except (ValueError, TypeError) as error:
@@ -396,7 +397,7 @@ def test_a_timeout_of_the_caller_gets_through_at_once(
 def test_noise_far_off_is_told(make: Any, factor: float) -> None:
     case = make(512, f=4, noise_std=0.005)
     post = cofem.fit(case.Phi, case.y, noise_std=factor * case.noise_std, rng=0)
-    told = [note for note in post.status.notes if "does not fit the data" in note]
+    told = [text for text in post.status.warnings if "does not fit the data" in text]
     assert len(told) == (factor != 1.0)
     if told:
         assert ("seems too small" if factor < 1 else "seems too large") in told[0]

@@ -64,7 +64,9 @@ def test_dictionaries_that_store_nothing() -> None:
     z[rng.choice(2048, 20, replace=False)] = rng.choice([-2, 2], 20)
     y = Phi @ z + 0.01 * rng.standard_normal(1024)
     post = cofem.fit(Phi, y, noise_std=0.01, method=cofem.CoFEM(diagonal="self_consistent"), rng=0)
-    told = [note for note in post.status.notes if "20 %" in note or "one by one" in note]
+    told = [
+        note for note in (*post.status.notes, *post.status.warnings) if "20 %" in note or "one by one" in note
+    ]
     assert told
     off = ~np.isclose(post.std[np.flatnonzero(z)], 0.7, rtol=0.3)
     # More are wrong than there are systems for, and the status says which.
@@ -75,7 +77,7 @@ def test_more_than_can_be_solved_for_are_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(support, "MOST_SOLVES", 2)
     Phi, y = case(700, 2000, "five constant")
     post = cofem.fit(Phi, y, noise_std=0.01, method=cofem.CoFEM(diagonal="self_consistent"), rng=0)
-    (note,) = (note for note in post.status.notes if "may be off by more than 20 %" in note)
+    (note,) = (text for text in post.status.warnings if "may be off by more than 20 %" in text)
     named = {int(word) for word in note.split("others: ")[1].split(";")[0].split(", ")}
     exact = np.sqrt(np.diagonal(post.covariance(np.arange(5))))
     off = {j for j in range(5) if not 0.8 < post.std[j] / exact[j] < 1.25}

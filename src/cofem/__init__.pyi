@@ -36,6 +36,7 @@ from .priors import PatternCoupled as PatternCoupled
 from .priors import Power as Power
 from .priors import Sparser as Sparser
 from .status import ConvergenceWarning as ConvergenceWarning
+from .status import ReliabilityWarning as ReliabilityWarning
 from .status import Status as Status
 from .status import StatusCode as StatusCode
 

@@ -88,7 +88,7 @@ def pack(value: Any, arrays: dict[str, np.ndarray]) -> Any:
         name = f"a{len(arrays)}"
         arrays[name] = np.asarray(value)
         return {"array" if isinstance(value, np.ndarray) else "number": name}
-    if value is None or isinstance(value, bool | int | float | str):
+    if type(value) not in _NAMES and (value is None or isinstance(value, bool | int | float | str)):
         return value
     if type(value) in _NAMES:
         name = _NAMES[type(value)]
@@ -147,7 +147,7 @@ def to_place(value: Any, like: Array) -> Any:
         return type(value)(to_place(part, like) for part in value)
     if type(value) is dict:
         return {name: to_place(part, like) for name, part in value.items()}
-    if type(value) in _NAMES and not isinstance(value, Enum):
+    if type(value) in _NAMES and not isinstance(value, Enum | str):
         fields = {name: to_place(part, like) for name, part in _fields(value).items()}
         return type(value)(**fields)
     return value

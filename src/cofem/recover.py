@@ -162,9 +162,10 @@ def recover_file(data: str, operator: str, targets: Targets, **settings: Any) ->
         kept = settings.get("checkpoint")
         hint = f"; the fit is in {kept}" if kept is not None and os.path.exists(kept) else ""
         raise OSError(f"{error}{hint}") from error
-    _report(console, post)
-    for text in dict.fromkeys(str(warning.message) for warning in caught):
+    others = (str(warning.message) for warning in caught if warning.category is not cofem.ReliabilityWarning)
+    for text in dict.fromkeys([*post.status.warnings, *others]):
         console.print(f"Warning: {text}", markup=False)
+    _report(console, post)
     _say(console, "Posterior", targets.out, written, f"; read it with cofem.load({str(written)!r})")
     if targets.plot is not None:
 
@@ -196,6 +197,7 @@ def with_column(data: str, column: str) -> str:
 def _report(console: Any, post: Posterior) -> None:
     """Print a table of what was found."""
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(show_header=False)
     Phi = post.operator
@@ -204,9 +206,10 @@ def _report(console: Any, post: Posterior) -> None:
         ("method", f"{post.method}, {post.n_iter} steps"),
         ("noise", ", ".join(f"{std:.4g}" for std in np.ravel(post.noise_std))),
         ("coefficients in the support", f"{post.support().size:,}"),
-        ("ended", f"{post.status.code.value}: {post.status.message}"),
+        ("ended", f"{post.status.heading}: {post.status.message}"),
+        *(("note", note) for note in post.status.notes),
     ]:
-        table.add_row(label, value)
+        table.add_row(label, Text(value))
     console.print(table)
 
 

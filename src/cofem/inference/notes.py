@@ -6,6 +6,7 @@ import numpy as np
 
 from cofem._arrays import (
     Array,
+    as_rows,
     average,
     inner,
     namespace,
@@ -15,16 +16,19 @@ from cofem._arrays import (
     squared_modulus,
     total,
 )
+from cofem.inference.base import State
 from cofem.inference.prepare import Data, PreparedProblem
 from cofem.inference.problem import Problem
 from cofem.inference.record import Outcome
 from cofem.operators import Operator, check_adjoint
+from cofem.status import Caution
 
 #: Energy of the fit, relative to that of its columns one by one, that is pointed out, if it is also so many
 #: standard deviations above what it would be with random signs, of which so many are drawn.
 TOGETHER, ABOVE_CHANCE, SIGNS = 1.7, 4.0, 16
-#: Error of the mean, relative to its norm, that is pointed out if the posterior expects it.
-EXPECTED_ERROR = 0.3
+#: Error of the mean, relative to its norm, from which on it is noted and from which on it is warned about, if
+#: the posterior expects it.
+EXPECTED_ERROR, DOUBTFUL_ERROR = 0.3, 0.5
 #: Norm of a column, relative to the largest, below which what is found on it is pointed out.
 WEAK_COLUMN = 1e-3
 #: Mean square of the residual in units of the noise and of the squared share of data that is left over, above
@@ -48,6 +52,8 @@ def about_the_data(data: Data, prepared: PreparedProblem) -> list[str]:
             "Phi has no product with several vectors (matmat, rmatmat), so that it is called for one vector "
             "at a time; probes and samples would gain from one"
         )
+    if prepared.in_double:
+        notes.append("columns of Phi are too far apart in size for float32, so that the fit is in float64")
     if isinstance(data.noise_std, str) and prepared.noise.std is not None:
         notes.append("y is zero everywhere, so that there was no noise to learn from it")
     return notes
@@ -115,10 +121,11 @@ def _about_sums(problem: Problem, point: Array, fitted: Array) -> list[str]:
     if not ratio > 1 + ABOVE_CHANCE * float(np.sqrt(np.mean((np.array(by_chance) - 1) ** 2))):
         return []
     return [
-        f"single coefficients may be far off, even where predictions are good: columns that were found act "
-        f"together, the fit has {ratio:.2g} times the energy of its columns one by one, as where a smooth "
-        "signal is made of sharp columns. Sums over neighbours may be right; for the coefficients, try "
-        "columns of the width of what you look for, or analysis= (differences or wavelets of the unknown)"
+        Caution(
+            f"individual coefficients are unreliable: the selected columns overlap strongly (energy ratio "
+            f"{ratio:.2g}). Sums of neighbours and predictions may still be good. If the unknown is smooth, "
+            "use wider columns, or analysis= (sparse differences or wavelets)"
+        )
     ]
 
 
@@ -133,10 +140,11 @@ def _about_the_noise(outcome: Outcome, fitted: Array, learned: bool) -> list[str
     residual = (average(squared_modulus(misfit)) / problem.noise_var) ** 0.5
     least, most = RESIDUAL_OF_LEARNED if learned else FITTING_RESIDUAL
     power = (average(squared_modulus(problem.y)) / problem.noise_var) ** 0.5
-    used = min(max(total(1 - state.alpha * state.variance) / problem.n_rows, 0.0), 1.0)
+    freedom = (1 - state.alpha * state.variance) * _not_zero(state)
+    used = min(max(total(freedom) / problem.n_rows, 0.0), 1.0)
     seems = ""
     if power**2 < 1 - 5 * (2 / count) ** 0.5:
-        seems = f"the data themselves are only {power:.2g} times as large as it; it seems too large"
+        seems = f"the root mean square of y is only {power:.2g} of it; it seems too large"
     elif used > MOST_FREEDOM:
         seems = (
             f"the fit uses {used:.0%} of the data's degrees of freedom; it seems too small, or the signal is "
@@ -150,10 +158,13 @@ def _about_the_noise(outcome: Outcome, fitted: Array, learned: bool) -> list[str
         return []
     if learned:
         return [
-            f"the noise that was learned, {noise_std:.3g}, and the fit do not agree: {seems}. Give noise_std "
-            "if you know it"
+            Caution(
+                f"the estimated noise, {noise_std:.3g}, does not agree with the fit: {seems}. Give noise_std "
+                "if you know it"
+            )
         ]
-    return [f"noise_std = {noise_std:.3g} does not fit the data: {seems}. Leave it out to have it learned"]
+    advice = "Leave it out to have it estimated"
+    return [Caution(f"noise_std = {noise_std:.3g} does not fit the data: {seems}. {advice}")]
 
 
 def about_weak_columns(outcome: Outcome) -> list[str]:
@@ -165,16 +176,22 @@ def about_weak_columns(outcome: Outcome) -> list[str]:
     norms = problem.phi.norms if scale is None else problem.phi.norms / scale
     norms = on_device_of(state.alpha, norms) if isinstance(norms, np.ndarray) else norms
     xp = namespace(norms)
-    found = state.alpha * state.variance < 0.5
+    found = (state.alpha * state.variance < 0.5) & _not_zero(state)
     weak = norms < WEAK_COLUMN * float(xp.max(norms))
     count = int(xp.count_nonzero(found & weak))
     if not count:
         return []
-    return [
-        f"{count} of the {int(xp.count_nonzero(found))} coefficients that were found belong to columns of "
-        f"Phi with norms below {WEAK_COLUMN:g} of the largest; through such a column noise looks like a "
-        "large coefficient, so leave them out if that is not what you expect"
-    ]
+    text = (
+        f"{count} of the {int(xp.count_nonzero(found))} selected columns of Phi have norms below "
+        f"{WEAK_COLUMN:g} of the largest. Noise in such a column looks like a large coefficient; remove them "
+        "if that is not what you expect"
+    )
+    return [Caution(text)]
+
+
+def _not_zero(state: State) -> Array:
+    """Tell which coefficients are used: those that a constraint holds at zero are not, and know it well."""
+    return namespace(state.mean).any(as_rows(state.mean) != 0, axis=0)
 
 
 def about_expected_error(outcome: Outcome) -> list[str]:
@@ -191,12 +208,12 @@ def about_expected_error(outcome: Outcome) -> list[str]:
     expected = (tasks * total(state.variance) / power) ** 0.5
     if not expected > EXPECTED_ERROR:
         return []
-    return [
-        f"the data say little about single coefficients: the posterior expects the mean to be off by "
-        f"{expected:.0%} of its norm. Predictions may be good all the same; for coefficients, columns that "
-        'are less alike (a coarser grid, wider atoms), a prior that ties neighbours (prior="auto" compares '
-        "some), or less noise would help"
-    ]
+    text = (
+        f"expected relative error of post.mean is {100 * expected:.0f} %: the data determine individual "
+        "coefficients poorly. Predictions may still be good. Fewer or less similar columns, more data, or "
+        'prior="auto" may help'
+    )
+    return [Caution(text) if expected > DOUBTFUL_ERROR else text]
 
 
 def fault_of(operator: Operator, problem: Problem) -> str:

@@ -15,7 +15,11 @@ from cofem.posterior.posterior import Posterior
 def join_tasks(tasks: Sequence[Posterior]) -> Posterior:
     """Put posteriors of several tasks together as one."""
     longest = max(tasks, key=lambda task: task.n_iter)
-    worst = next((task.status for task in tasks if not task.converged), tasks[0].status)
+    unsettled = [task.status for task in tasks if not task.status.settled]
+    in_doubt = [task.status for task in tasks if task.status.warnings]
+    worst = next(iter(unsettled + in_doubt), tasks[0].status)
+    doubts = dict.fromkeys(text for status in in_doubt for text in status.warnings)
+    worst = replace(worst, warnings=tuple(doubts))
     same = all(task.operator is tasks[0].operator for task in tasks)
     like = all(_alike(task, tasks[0]) for task in tasks)
     xp = namespace(tasks[0].mean)
@@ -32,6 +36,7 @@ def join_tasks(tasks: Sequence[Posterior]) -> Posterior:
         weights=tasks[0].weights if same else None,
         tasks=tuple(tasks),
         analysis=tasks[0].analysis if like else None,
+        blocks=tasks[0].blocks,
     )
 
 
@@ -73,6 +78,7 @@ def split_tasks(whole: Posterior, operators: Sequence[Operator]) -> Posterior:
                 y=whole.y[row],
                 weights=None if whole.weights is None else whole.weights[row],
                 gaussian=None if gaussian is None else (gaussian[0][column], gaussian[1][column]),
+                blocks=None if whole.blocks is None else whole.blocks[column],
             )
         )
     alpha = whole.alpha if of_each else whole.alpha[:n_columns]

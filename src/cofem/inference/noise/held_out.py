@@ -15,7 +15,7 @@ from cofem.inference.loop import Ended, Stage
 from cofem.inference.noise.joint import WIDE, joint_method, run_jointly
 from cofem.inference.noise.rules import MOST_SPREAD, MOST_SPREAD_EARLY, FromHeldOut, least_noise, middle
 from cofem.inference.noise.second_tries import SecondTry, was_given_up
-from cofem.inference.noise.strategy import STOPPED, Learned, Plan, with_few_data
+from cofem.inference.noise.strategy import Learned, Plan, with_few_data
 from cofem.inference.prediction import MOST_DRAWS, Errors
 from cofem.inference.problem import Problem
 from cofem.inference.record import Outcome
@@ -114,7 +114,7 @@ class HeldOutParts:
         parts = self.parts(problem.n_rows, runner.rng)
         found = self._learn_from(problem, parts, plan, runner)
         little = found.noise_var < MUCH_NOISE * average(squared_modulus(problem.y))
-        if little or found.stopped or found.fault or plan.before is not None or problem.n_tasks > 1:
+        if little or found.fault or plan.before is not None or problem.n_tasks > 1:
             return found
         first = found.noise_var
         size = max(FEWEST_HELD_OUT, round(FEW_HELD_OUT * problem.n_rows))
@@ -131,8 +131,6 @@ class HeldOutParts:
             return found
         if again is None or again.fault:
             return found
-        if again.stopped:
-            return found._replace(note=STOPPED, stopped=True)
         return again._replace(note=f"{again.note}: {why} the signal is not found")
 
     def _learn_from_below(self, problem: Problem, plan: Plan, runner: Runner, first: float) -> Learned | None:
@@ -148,7 +146,7 @@ class HeldOutParts:
             return None
         lower = replace(self, starts=(LOWER,))
         found = lower._learn_jointly(problem, parts, plan, runner, method, first)
-        if found is None or found.stopped or found.fault or found.noise_var <= FAR_LESS * first:
+        if found is None or found.fault or found.noise_var <= FAR_LESS * first:
             return found
         return None
 
@@ -185,9 +183,6 @@ class HeldOutParts:
             if part.outcome.status.code is StatusCode.FAILED:
                 median = float(np.median([*found, part.noise_var]))
                 return Learned(median, "", fault=part.outcome.status.message)
-            if part.outcome.status.code is StatusCode.STOPPED:
-                known_by_then = float(np.median([*found, part.noise_var]))
-                return with_few_data(Learned(known_by_then, STOPPED, stopped=True), problem)
             if first is None or part.noise_var <= FAR_LESS * first:
                 found.append(part.noise_var)
                 errors.append(part.errors)
@@ -224,16 +219,14 @@ class HeldOutParts:
             outcome, rule = run
             noise_var = outcome.problem.noise_var
             noisy = NOISY * power < noise_var < NOTHING_FOUND * power
-            if noisy and first is None and outcome.status.converged:
+            if noisy and first is None and outcome.status.settled:
                 stage = stage._replace(name=f"{name}/on", before=Ended.of(outcome, method), loose=True)
                 on = runner.run(outcome.problem, method, stage._replace(noise=rule, judge=rule.judge))
                 outcome = outcome if on.status.message == UNSETTLED else on
                 noise_var = outcome.problem.noise_var
             if outcome.status.code is StatusCode.FAILED:
                 return Learned(noise_var, "", fault=outcome.status.message)
-            if outcome.status.code is StatusCode.STOPPED:
-                return with_few_data(Learned(noise_var, STOPPED, stopped=True), problem)
-            if not outcome.status.converged:
+            if not outcome.status.settled:
                 noise_var = max(noise_var, rule(outcome.problem, outcome.state, True))
             elif min(rule.sizes) >= ENOUGH_IN_A_PART and noise_var > least_noise(outcome.problem):
                 last = replace(rule, most_spread=MOST_SPREAD)(outcome.problem, outcome.state, True)
@@ -324,9 +317,9 @@ class HeldOutParts:
             )
             outcome = runner.run(seen, method, stage)
             noise_var = outcome.problem.noise_var
-            if outcome.status.code in (StatusCode.FAILED, StatusCode.STOPPED):
+            if outcome.status.code is StatusCode.FAILED:
                 return Part(outcome, noise_var, method)
-            if not (given or outcome.status.converged):  # it may never have been allowed to rise
+            if not (given or outcome.status.settled):  # it may never have been allowed to rise
                 noise_var = max(noise_var, rule(outcome.problem, outcome.state, True))
             found = noise_var < NOTHING_FOUND * power
             if part is None or found:
@@ -373,8 +366,8 @@ def about_intervals(errors: list[Errors], noise_var: float) -> str:
     if count < ENOUGH_TO_COUNT or outside <= FAR_MORE * 0.05 * count + FAR_MORE:
         return ""
     return (
-        f"; {outside} of these {count} data lie outside of their 95 % intervals, far more than there should "
-        'be: the prior does not suit the data, and prior="auto" has one chosen by them'
+        f"{outside} of the {count} data points held out lie outside their 95 % intervals, far more than "
+        'expected: the prior does not suit the data. Try prior="auto"'
     )
 
 
@@ -383,8 +376,8 @@ def _learned(problem: Problem, parts: list[np.ndarray], noise_var: float, errors
     count = sum(rows.size for rows in parts)
     turns = "" if len(parts) == 1 else f", {len(parts)} parts in turn"
     note = f"the noise was learned from {count} data held out{turns}"
-    note += about_intervals(errors, noise_var)
-    return with_few_data(Learned(noise_var, note), problem)
+    learned = Learned(noise_var, note, doubt=about_intervals(errors, noise_var))
+    return with_few_data(learned, problem)
 
 
 def split(

@@ -81,7 +81,7 @@ class AlreadyLearned:
         """Run nothing, unless each task has a noise of its own; a noise that was given stays."""
         if math.isfinite(problem.noise_var):
             return self.learned._replace(noise_var=problem.noise_var)
-        if self.each and not (self.learned.stopped or self.learned.fault):
+        if self.each and not self.learned.fault:
             found = choose_strategy(problem, plan.method).learn(problem, plan, runner)
             return found._replace(note="; ".join(filter(None, [self.learned.note, found.note])))
         scale = (self.unit / problem.units.data) ** 2

@@ -72,7 +72,8 @@ class FromEvidence:
 
     def __call__(self, problem: Problem, state: State, settled: bool) -> float:
         """Return the noise variance for the next step."""
-        misfit = problem.y - problem.phi.forward(problem.point(state.mean, state.variance))
+        # With a constraint, too: gamma is the freedom of the Gaussian before it, and so must be the misfit.
+        misfit = problem.y - problem.phi.forward(state.mean)
         gamma = total(1 - state.alpha * state.variance)
         freedom = problem.n_tasks * max(problem.n_rows - gamma, 0.1 * problem.n_rows)
         return total(squared_modulus(misfit)) / freedom

@@ -35,6 +35,7 @@ from cofem.linalg.diagonals.base import PosteriorContext
 from cofem.linalg.direct import DirectSystem, is_small
 from cofem.linalg.probes import draw_signs
 from cofem.operators import Mask
+from cofem.status import Caution
 
 #: Standard deviations from zero at which a coefficient counts as found here.
 FOUND = 3.0
@@ -152,7 +153,7 @@ def _note(wrong: np.ndarray, left: np.ndarray) -> str:
     if not wrong.size:
         return ""
     if left.size:
-        return (
+        return Caution(
             f"the standard deviations of {left.size} coefficients may be off by more than 20 %, because "
             f"their columns are like others: {_listed(left)}; post.covariance computes them exactly"
         )
