@@ -13,7 +13,14 @@ from cofem.inference.base import Method
 from cofem.inference.covariance_free import UNSETTLED, CoFEM
 from cofem.inference.loop import Ended, Stage
 from cofem.inference.noise.joint import WIDE, joint_method, run_jointly
-from cofem.inference.noise.rules import MOST_SPREAD, MOST_SPREAD_EARLY, FromHeldOut, least_noise, middle
+from cofem.inference.noise.rules import (
+    ENOUGH_FOR_MEDIAN,
+    MOST_SPREAD,
+    MOST_SPREAD_EARLY,
+    FromHeldOut,
+    least_noise,
+    middle,
+)
 from cofem.inference.noise.second_tries import SecondTry, was_given_up
 from cofem.inference.noise.strategy import Learned, Plan, with_few_data
 from cofem.inference.prediction import MOST_DRAWS, Errors
@@ -54,6 +61,8 @@ NOISY = 0.015
 #: logarithm of learned over true noise 0.118 in place of 0.121 (640 fits, seeds 600 to 609 and 700 to 709).
 #: With parts of 10 the noise then depends on the last digits of Phi.
 ENOUGH_IN_A_PART = 20
+#: How many times as many data as tell the median of their errors there must be, for a part to have these.
+MANY_TIMES = 4
 #: Outer steps that EM takes at most; MacKay's update takes more.
 USUAL_STEPS = 100
 #: Most outer steps of a part that nothing but the noise is wanted of.
@@ -111,7 +120,7 @@ class HeldOutParts:
         """
         if problem.n_rows < 2:
             raise ValueError("noise_std cannot be learned from a single datum; give noise_std")
-        parts = self.parts(problem.n_rows, runner.rng)
+        parts = self.parts(problem.n_rows, runner.rng, problem.phi.is_like_a_convolution)
         found = self._learn_from(problem, parts, plan, runner)
         little = found.noise_var < MUCH_NOISE * average(squared_modulus(problem.y))
         if little or found.fault or plan.before is not None or problem.n_tasks > 1:
@@ -331,10 +340,15 @@ class HeldOutParts:
         assert part is not None
         return part
 
-    def parts(self, n_rows: int, rng: np.random.Generator) -> list[np.ndarray]:
-        """Choose the rows to hold out, one set for each fit."""
+    def parts(self, n_rows: int, rng: np.random.Generator, local: bool = False) -> list[np.ndarray]:
+        """Choose the rows to hold out, one set for each fit.
+
+        Where columns act on few data each (`local`), a part needs so many that a few may be far off.
+        """
         share = min(self.share, max(self.enough / n_rows, FEW_HELD_OUT))
         size = max(1, round(share * n_rows))
+        if local and n_rows >= MANY_TIMES * ENOUGH_FOR_MEDIAN:
+            size = max(size, ENOUGH_FOR_MEDIAN)
         count = min(self.most_parts, math.ceil(self.wanted / size), n_rows // size)
         return _drawn_parts(n_rows, size, max(1, count), rng)
 
