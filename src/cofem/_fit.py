@@ -51,6 +51,7 @@ from cofem.inference.stages import Runner
 from cofem.operators import Operator, as_operator, block_diag
 from cofem.posterior import Posterior, join_tasks, split_tasks
 from cofem.posterior.constrained import clipped, constrained
+from cofem.posterior.silence import about_silence
 from cofem.priors import Independent, MultiTask, Power, Prior
 from cofem.priors.multitask import OneAfterAnother
 from cofem.status import ConvergenceWarning, ReliabilityWarning, Status, StatusCode
@@ -377,6 +378,7 @@ def _concluded(
         expected = _with_constraint(outcome, post, post.variance)
     if status.code is not StatusCode.FAILED and not learned.stopped:
         words += about_the_fit(outcome, learned=prepared.noise.std is None)
+        words += about_silence(post)
     words += [*about_weak_columns(outcome), *about_expected_error(expected)]
     status = post.status.with_notes(*words)
     if status.warnings:
