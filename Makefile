@@ -39,7 +39,7 @@ nightly: $(VENV)/.installed-test
 	$(INSTALL) --editable ".[test,test-all]"
 	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 COFEM_PROFILE=nightly COFEM_REQUIRE_ALL=1 \
 		$(BIN)/pytest -q -n 4 --dist worksteal --cov --cov-report=term
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/adversary.py 2000
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.adversary 2000
 	$(BIN)/python tests/mutations.py
 	$(MAKE) release-check
 

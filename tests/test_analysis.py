@@ -311,6 +311,7 @@ def test_rows_of_zeros_have_no_degrees_of_freedom() -> None:
         Gradient((24, 24), "periodic"),
         Gradient((24, 24)),
         vstack([Gradient((24, 24)), Gradient((24, 24), order=2)]),
+        vstack([Gradient((12, 12, 3)), Gradient((12, 12, 3), order=2)]),
         WaveletFrame((24, 24), "haar", 2),
         WaveletFrame((24, 24), "db2", 1),
     ],
@@ -489,7 +490,7 @@ def test_a_callback_may_stop_each_stage(stage: str, tmp_path: Path) -> None:
     post = cofem.fit(Phi, y, callback=lambda state: state.stage == stage and state.iteration == 4, **same)
     assert post.status.code is StatusCode.STOPPED
     assert np.isfinite(post.mean).all()
-    assert post.n_iter == (4 if stage == "fit" else 1)
+    assert ("while the noise was still being learned" in str(post.status)) == (stage != "fit")
     assert_same(whole, cofem.fit(Phi, y, **same))
 
 
@@ -662,7 +663,7 @@ def test_contrasts_help_each_other() -> None:
     apart = cofem.fit(masks, data, **same)
     joint = cofem.fit(masks, data, prior=cofem.MultiTask(), **same)
     assert joint.converged
-    assert (errors(joint) < 0.85 * errors(apart)).all()
+    assert (errors(joint) < 0.9 * errors(apart)).all()
     shared = cofem.MultiTask(cofem.Neighbours(3))
     assert (errors(cofem.fit(masks, data, prior=shared, **same)) < 1.05 * errors(apart)).all()
     learned = cofem.fit(masks, data, prior=cofem.MultiTask(), analysis="auto", rng=0)

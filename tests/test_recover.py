@@ -139,3 +139,18 @@ def test_demo_writes_a_figure_and_says_how_to_do_it_in_python(tmp_path: Path) ->
     assert (tmp_path / "demo.png").stat().st_size > 50_000
     assert "cofem.fit(" in done.output
     assert "PSNR" in done.output
+
+
+def test_a_doubtful_fit_says_so_before_anything_else(folder: Path) -> None:
+    """Noise alone: nothing is found, and the mean is expected to be far off or the support is empty."""
+    np.save("noise.npy", np.random.default_rng(0).standard_normal(256))
+    done = recover("--data", "noise.npy", noise="0.01")
+    assert done.exit_code == 0, done.output
+    words = " ".join(done.output.split())
+    assert 0 < words.find("Warning: noise_std = 0.01 does not fit the data") < words.find("dictionary")
+    assert "converged, but in doubt" in words or "max_iter" in words
+    done = recover("--data", "y.npy", "--force")
+    words = " ".join(done.output.split())
+    assert "Warning" not in words
+    assert "note" in words
+    assert "variances" in words

@@ -162,9 +162,10 @@ def recover_file(data: str, operator: str, targets: Targets, **settings: Any) ->
         kept = settings.get("checkpoint")
         hint = f"; the fit is in {kept}" if kept is not None and os.path.exists(kept) else ""
         raise OSError(f"{error}{hint}") from error
-    _report(console, post)
-    for text in dict.fromkeys(str(warning.message) for warning in caught):
+    others = (str(warning.message) for warning in caught if warning.category is not cofem.ReliabilityWarning)
+    for text in dict.fromkeys([*post.status.warnings, *others]):
         console.print(f"Warning: {text}", markup=False)
+    _report(console, post)
     _say(console, "Posterior", targets.out, written, f"; read it with cofem.load({str(written)!r})")
     if targets.plot is not None:
 

@@ -136,6 +136,10 @@ class Method(ABC):
         part = min(self.share_of_noise(state) * noise / size, 1e-2) if size > 0 else 0.0
         return max(self.default_tol, part)
 
+    def unsettled(self, state: State) -> str:
+        """Say what must settle besides the mean, in words, if the user names no tol; "" if nothing must."""
+        return ""
+
     @property
     def start_alpha(self) -> float | None:
         """Where alpha starts unless the user says otherwise; None for a start free of units."""
@@ -184,6 +188,10 @@ class Method(ABC):
     @abstractmethod
     def step(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         """Go from one state to the next."""
+
+    def too_early(self, state: State) -> str:
+        """Return why a fit cannot have settled yet, however little its mean changes; "" if it can."""
+        return ""
 
     def settled(self, state: State) -> State:
         """Return what is kept of a state when its stage is done: not what only further steps would need."""

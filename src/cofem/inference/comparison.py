@@ -57,8 +57,9 @@ class Comparison:
     rows : tuple of Compared
         One for each prior, in the order in which they were tried.
     chosen : int
-        Number of the row that was chosen: the one with the largest density; with fewer than 100 data, of
-        those within two standard errors of it the one that ties coefficients to each other most.
+        Number of the row that was chosen: the one with the largest density, or the default prior if that is
+        within two standard errors of it; with fewer than 100 data, of those within two standard errors the
+        one that ties coefficients to each other most.
 
     Examples
     --------

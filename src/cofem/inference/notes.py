@@ -52,6 +52,8 @@ def about_the_data(data: Data, prepared: PreparedProblem) -> list[str]:
             "Phi has no product with several vectors (matmat, rmatmat), so that it is called for one vector "
             "at a time; probes and samples would gain from one"
         )
+    if prepared.in_double:
+        notes.append("columns of Phi are too far apart in size for float32, so that the fit is in float64")
     if isinstance(data.noise_std, str) and prepared.noise.std is not None:
         notes.append("y is zero everywhere, so that there was no noise to learn from it")
     return notes
@@ -207,8 +209,8 @@ def about_expected_error(outcome: Outcome) -> list[str]:
     if not expected > EXPECTED_ERROR:
         return []
     text = (
-        f"expected relative error of post.mean is {expected:.0%}: the data determine individual coefficients "
-        "poorly. Predictions may still be good. Fewer or less similar columns, more data, or "
+        f"expected relative error of post.mean is {100 * expected:.0f} %: the data determine individual "
+        "coefficients poorly. Predictions may still be good. Fewer or less similar columns, more data, or "
         'prior="auto" may help'
     )
     return [Caution(text) if expected > DOUBTFUL_ERROR else text]

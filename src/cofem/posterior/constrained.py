@@ -176,7 +176,7 @@ class AnalysisModel:
 
     @cached_property
     def _preconditioner(self) -> PosteriorPreconditioner:
-        return self.solver.system.preconditioner()
+        return self.solver.system._quick
 
     def quadratic(self, rng: np.random.Generator | None = None) -> Quadratic:
         """Return the one of the mode or, given a source of randomness, that of a draw."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from cofem.inference.analysis.method import AnalysisEM
 from cofem.linalg.direct import CG_STEPS, is_cheaper
 from cofem.linalg.evidence import LogEvidence, log_determinant, log_evidence
 from cofem.operators import Operator, as_operator
+from cofem.operators.fingerprint import Fingerprint
 from cofem.posterior.analysis import AnalysisSolver
 from cofem.posterior.constrained import AnalysisModel, ConstrainedModel, SynthesisModel, solve_constrained
 from cofem.posterior.solver import PosteriorSolver, batches, rows_of
@@ -85,8 +86,13 @@ class Posterior:
     analysis : Operator or None
         For ``cofem.fit(..., analysis=B)``, the operator B of shape (M, D); `alpha` then has shape (M,). None
         after `cofem.load` without one, and for tasks that chose operators of their own.
+    blocks : ndarray of int of shape (D,) or None
+        For priors under which blocks of coefficients are zero or not as a whole (`cofem.Block`), the block of
+        each coefficient.
     scale : float
         In analysis form, what the covariance is multiplied by, as errors at data that were held out have it.
+    fingerprints : dict of str to Fingerprint
+        What the operators of a fit are known by, as far as the file said that it was loaded from.
 
     Examples
     --------
@@ -110,6 +116,8 @@ class Posterior:
     tasks: tuple[Posterior, ...] | None = None
     analysis: Operator | None = None
     scale: float = 1.0
+    blocks: np.ndarray | None = None
+    fingerprints: dict[str, Fingerprint] = field(default_factory=dict)
 
     @property
     def n_tasks(self) -> int:
@@ -227,6 +235,14 @@ class Posterior:
         3. for L tasks that share nothing, one for each task, at ``1 - (1 - level) / (D L)``; one of them is
            enough.
 
+        Of columns that look alike (a cosine of 0.5 and more), the one that was found may stand for another one
+        that would explain the data nearly as well. Each has its share of the Bayes factors of all that are
+        like it, and those shares are left out that, together, may be wrong by more than ``1 - level``. It takes
+        a few products with Phi for each column that was found; none where Phi is not at hand.
+
+        With `cofem.Block` whole blocks count, each by the ellipsoid of its coefficients' covariance, at
+        ``1 - (1 - level)`` over the number of blocks; blocks that look alike are not told apart.
+
         With ``nonnegative=True``, the Gaussian before the constraint is judged by its lower tail; for tasks
         that share their precisions, that of the sum over tasks of the coefficient in units of its standard
         deviation.
@@ -249,7 +265,11 @@ class Posterior:
                 "support is that of coefficients; with analysis=B the unknown itself is not sparse. Look at "
                 "B @ post.mean, or at predict(B, return_std=True, include_noise=False)"
             )
-        return find_support(self, _check_level(level))
+        kept = self.__dict__.setdefault("_supports", {})
+        level = _check_level(level)
+        if level not in kept:
+            kept[level] = find_support(self, level)
+        return namespace(self.mean).asarray(kept[level], copy=True)
 
     def credible_interval(self, level: float = 0.95) -> tuple[Array, Array]:
         """Central interval of each coefficient that holds it with probability `level`.
@@ -515,7 +535,7 @@ class Posterior:
         """Write the posterior to an ``.npz`` file, whole or not at all.
 
         The file holds arrays and JSON only (no pickle). The operators Phi and, in analysis form, B are not
-        stored: hand them to `cofem.load` again.
+        stored: hand them to `cofem.load` again, which knows them by what they make of a random vector.
 
         Examples
         --------
@@ -542,7 +562,8 @@ class Posterior:
         if self.analysis is None:
             raise ValueError(f"{what} needs the analysis operator; load with cofem.load(path, analysis=B)")
         operator, noise_var = self._need_operator(what), self.noise_std**2
-        return AnalysisSolver.of(operator, self.analysis, self.alpha, noise_var, self.weights, self.scale)
+        shape = (self.alpha, noise_var, self.variance, self.weights, self.scale)
+        return AnalysisSolver.of(operator, self.analysis, *shape)
 
     def _solver(self, what: str) -> PosteriorSolver | AnalysisSolver:
         """Return the posterior's systems; `what` needs them."""
