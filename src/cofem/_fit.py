@@ -114,8 +114,8 @@ def fit(  # noqa: PLR0913 (public)
         sharing among neighbours (`cofem.Neighbours`) chosen by data that are held out. See
         `docs/analysis.md`.
     nonnegative : bool
-        Whether the coefficients are known not to be negative. ``post.mean`` is then ``max(mean, 0)`` of the
-        Gaussian posterior, the most likely value of each coefficient and not its average.
+        Whether the coefficients are known not to be negative. ``post.mean`` is then the posterior's mode, the
+        most likely values of all coefficients together, not their averages.
     sample_weight : array of shape (N,), optional
         Relative weights of the data: the noise of datum i has variance ``noise_std^2 / sample_weight[i]``.
     max_iter : int, optional
