@@ -782,7 +782,6 @@ def test_nothing_is_negative() -> None:
     y = Phi @ u + 0.1 * np.random.default_rng(0).standard_normal(y.size)
     post = cofem.fit(Phi, y, noise_std=0.1, analysis=Gradient(60), nonnegative=True)
     free = cofem.fit(Phi, y, noise_std=0.1, analysis=Gradient(60))
-    np.testing.assert_array_equal(post.alpha, free.alpha)
     rows, matrix = Gradient(60).to_dense(), Phi.to_dense()
     root = np.linalg.cholesky(matrix.T @ matrix / 0.01 + rows.T @ (post.alpha[:, None] * rows))
     wanted, _ = nnls(root.T, np.linalg.solve(root, matrix.T @ y / 0.01))

@@ -53,6 +53,7 @@ from cofem.inference.stages import Runner
 from cofem.operators import Operator, as_operator, block_diag
 from cofem.posterior import Posterior, join_tasks, split_tasks
 from cofem.posterior.constrained import clipped, constrained
+from cofem.posterior.silence import about_silence
 from cofem.posterior.support import about_the_support
 from cofem.priors import Independent, MultiTask, Power, Prior
 from cofem.priors.multitask import OneAfterAnother
@@ -114,8 +115,8 @@ def fit(  # noqa: PLR0913 (public)
         sharing among neighbours (`cofem.Neighbours`) chosen by data that are held out. See
         `docs/analysis.md`.
     nonnegative : bool
-        Whether the coefficients are known not to be negative. ``post.mean`` is then ``max(mean, 0)`` of the
-        Gaussian posterior, the most likely value of each coefficient and not its average.
+        Whether the coefficients are known not to be negative. ``post.mean`` is then the posterior's mode, the
+        most likely values of all coefficients together, not their averages.
     real : bool
         Whether the coefficients are known to be real where Phi or y is complex. Data are then
         ``sqrt(2)`` times their real and imaginary parts, see `cofem.operators.RealUnknown`: those are
@@ -382,6 +383,7 @@ def _concluded(
         expected = _with_constraint(outcome, post, post.variance)
     if status.code is not StatusCode.FAILED:
         words += about_the_fit(outcome, learned=prepared.noise.std is None)
+        words += about_silence(post) if status.code is not StatusCode.STOPPED else []
     words += [*about_weak_columns(outcome), *about_expected_error(expected)]
     # Looked at here where products cost next to nothing, else in `Posterior.support` alone.
     stored = prepared.operator.stored_matrix() is not None and post.analysis is None

@@ -149,7 +149,7 @@ def _about_sums(problem: Problem, point: Array, fitted: Array) -> list[str]:
     coherent dictionary (D = 1024 and 3072), and 2.1 to 18 for 45 drawn skies in single pixels behind blurs,
     24 x 24 to 96 x 96: their light was right, and the pixels were off by 70 to 360 %. Two spikes that happen
     to be neighbours may have 2 as well; with their signs drawn at random the ratio is 1 on the average, and
-    tells how much is chance.
+    tells how much is chance. Where none is negative, columns add up wherever they are, and places are drawn.
     """
     apart = total(problem.phi.column_energy * squared_modulus(point))
     if not apart > 0:
@@ -157,13 +157,11 @@ def _about_sums(problem: Problem, point: Array, fitted: Array) -> list[str]:
     ratio = inner(fitted, fitted) / apart
     if not ratio > TOGETHER:
         return []
-    rng, phi = np.random.default_rng(0), problem.phi.operator
-    by_chance = []
-    for _ in range(SIGNS):
-        signs = on_device_of(point, rng.choice([-1.0, 1.0], size=point.shape).astype(precision_of(point)))
-        turned = phi.forward(signs * point)
-        by_chance.append(inner(turned, turned) / apart)
-    if not ratio > 1 + ABOVE_CHANCE * float(np.sqrt(np.mean((np.array(by_chance) - 1) ** 2))):
+    rng = np.random.default_rng(0)
+    by_chance = [_ratio_by_chance(problem, point, rng) for _ in range(SIGNS)]
+    expected = float(np.mean(by_chance)) if problem.nonnegative else 1.0
+    chance = float(np.sqrt(np.mean((np.array(by_chance) - expected) ** 2)))
+    if not ratio > max(TOGETHER * expected, expected + ABOVE_CHANCE * chance):
         return []
     return [
         Caution(
@@ -172,6 +170,20 @@ def _about_sums(problem: Problem, point: Array, fitted: Array) -> list[str]:
             "use wider columns, or analysis= (sparse differences or wavelets)"
         )
     ]
+
+
+def _ratio_by_chance(problem: Problem, point: Array, rng: np.random.Generator) -> float:
+    """Return the energy of a fit over that of its columns one by one, with random signs or places."""
+    phi = problem.phi
+    if problem.nonnegative:
+        used = np.flatnonzero(~phi.is_zero)
+        moved = np.zeros_like(point)
+        moved[..., used] = rng.permutation((phi.norms * point)[..., used], axis=-1) / phi.norms[used]
+    else:
+        signs = on_device_of(point, rng.choice([-1.0, 1.0], size=point.shape).astype(precision_of(point)))
+        moved = signs * point
+    fitted = phi.operator.forward(moved)
+    return inner(fitted, fitted) / total(phi.column_energy * squared_modulus(moved))
 
 
 def _about_the_noise(outcome: Outcome, fitted: Array, learned: bool) -> list[str]:

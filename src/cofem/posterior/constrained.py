@@ -47,8 +47,9 @@ if TYPE_CHECKING:
 TOL = 1e-3
 #: Entries of Phi up to which they are written out.
 SMALL_ENTRIES = 2**22
-#: Ratio to what data and prior say of a coefficient, of the precision that holds it at zero.
-HELD = 1e14
+#: Ratio to what data and prior say of a coefficient, of the precision that holds it at zero. On a decay of
+#: 20 000 samples all from 1e4 to 1e10 had the same solution after 4 steps, which took 578 with 1e14.
+HELD = 1e8
 #: Most steps of conjugate gradients for one set of free coefficients in analysis form.
 MOST_STEPS = 1000
 #: What is said where the search failed.

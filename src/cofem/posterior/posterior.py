@@ -48,10 +48,11 @@ N_DRAWS, EXACT_ROWS, DIRECT_ROWS = 128, 256, 128 * CG_STEPS
 class Posterior:
     """Gaussian posterior of the coefficients at the learned precisions.
 
-    With ``nonnegative=True`` it is that Gaussian given that no coefficient is negative, coefficient by
-    coefficient: `variance`, intervals and samples are those of its truncated marginals, and `mean` is the
-    Gaussian's where that is positive and zero elsewhere (the mode: the means of the truncated marginals are
-    above zero for every coefficient, and together no longer fit the data).
+    With ``nonnegative=True`` it is that Gaussian of which each value is taken to the nearest one without
+    negative coefficients, in the Gaussian's own norm. `mean` is the mode, the most likely coefficients that are
+    not negative all together, and explains the data as they do; draws are such modes of data and prior that are
+    perturbed as the model says. `variance` and intervals are those of Gaussians that are cut off at zero, one
+    for each coefficient: as wide as draws, or up to a third wider where columns are alike.
 
     Attributes
     ----------
@@ -80,7 +81,8 @@ class Posterior:
     weights : ndarray of shape (N,) or None
         What each datum was multiplied by to make the noise equal.
     gaussian : tuple of two ndarrays or None
-        For ``nonnegative=True``, mean and variance of the Gaussian before the constraint.
+        For ``nonnegative=True``, mean and variance of the Gaussian that is cut off at zero, for each
+        coefficient: where its mean is positive, that is the mode.
     tasks : tuple of Posterior or None
         The posteriors of tasks that were fitted with dictionaries or precisions of their own; see `task`.
     analysis : Operator or None
@@ -90,7 +92,8 @@ class Posterior:
         For priors under which blocks of coefficients are zero or not as a whole (`cofem.Block`), the block of
         each coefficient.
     scale : float
-        In analysis form, what the covariance is multiplied by, as errors at data that were held out have it.
+        In analysis form, what the covariance is multiplied by, as errors at data that were held out have it;
+        below 1 only where these stand for all of the unknown, as pixels do.
     fingerprints : dict of str to Fingerprint
         What the operators of a fit are known by, as far as the file said that it was loaded from.
 
@@ -243,7 +246,7 @@ class Posterior:
         With `cofem.Block` whole blocks count, each by the ellipsoid of its coefficients' covariance, at
         ``1 - (1 - level)`` over the number of blocks; blocks that look alike are not told apart.
 
-        With ``nonnegative=True``, the Gaussian before the constraint is judged by its lower tail; for tasks
+        With ``nonnegative=True``, the Gaussian that is cut off at zero is judged by its lower tail; for tasks
         that share their precisions, that of the sum over tasks of the coefficient in units of its standard
         deviation.
 
@@ -320,7 +323,8 @@ class Posterior:
         Returns
         -------
         array of shape (n, D), or (n, D, L) for L tasks
-            With ``nonnegative=True``, draws from the truncated marginals, independent of each other.
+            With ``nonnegative=True``, each draw is what the data and a draw from the prior, both with noise,
+            come to under the constraint, exactly zero in places; one to four systems for each.
 
         Examples
         --------
