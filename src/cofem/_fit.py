@@ -27,6 +27,7 @@ from cofem.inference.analysis.choice import (
 )
 from cofem.inference.analysis.null_space import about_null_space
 from cofem.inference.analysis.problem import AnalysisProblem, checked_analysis
+from cofem.inference.analysis.rows_alike import about_line
 from cofem.inference.base import Method
 from cofem.inference.checkpoint import Keeper
 from cofem.inference.checkpoint.fingerprint import fingerprint_of
@@ -331,7 +332,8 @@ def fit_in_analysis(
             if tasks:
                 interrupt.posterior = _split_in_analysis(interrupt.posterior, so_far, of_one, tasks)
         raise
-    notes = (*about_the_data(data, prepared), note, *chosen.notes, *about_null_space(chosen.problem))
+    about = (*about_line(synthesis, settings.analysis, phi.column_shape), *about_null_space(chosen.problem))
+    notes = (*about_the_data(data, prepared), note, *chosen.notes, *about)
     post = _concluded(prepared, outcome, method, learned, notes, settings)
     return _split_in_analysis(post, outcome, of_one, tasks) if tasks else post
 
