@@ -273,7 +273,8 @@ def test_a_callback_that_stops_a_comparison_gets_what_is_known_by_then() -> None
 
     post = cofem.fit(Phi, y, prior="auto", rng=0, callback=stop)
     assert not post.converged
-    assert "stopped the fit while priors were compared" in str(post.status)
+    assert "a callback stopped the fit at step" in str(post.status)
+    assert "a fit to 27 of the 30 data" in str(post.status)
     assert seen[0] == "choice 1"
 
 

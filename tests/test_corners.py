@@ -13,9 +13,11 @@ import scipy.sparse.linalg as sla
 import cofem
 from cofem import _memory, plotting
 from cofem.inference.base import State
+from cofem.linalg.diagonals.pooled import solve_trace
 from cofem.linalg.system import PosteriorSystem
 from cofem.operators import (
     DCT,
+    Convolution,
     Dense,
     Diagonal,
     Identity,
@@ -312,3 +314,63 @@ def test_column_norms_are_the_callers_own() -> None:
     norms = chunked.column_norms()
     norms[:] = 7
     assert chunked.column_norms().tolist() == [2.0, 2.0, 2.0]
+
+
+# --- dictionaries that are zero, or close to what the precision holds ------------------------------------
+
+
+@pytest.mark.parametrize("method", ["auto", "em", "irls", "cofem", "vi", "seq"])
+@pytest.mark.parametrize("n_rows", [10, 40])
+def test_a_dictionary_of_zeros_explains_nothing(method: str, n_rows: int) -> None:
+    Phi = 0 * (Mask(np.arange(n_rows), 64) @ DCT(64).T)
+    y = np.random.default_rng(0).standard_normal(n_rows)
+    post = cofem.fit(Phi, y, noise_std=0.1, method=method)
+    assert not post.mean.any()
+    assert np.isfinite(post.std).all()
+    with pytest.raises(ValueError, match="Phi must not be zero"):
+        cofem.fit(Phi, y, noise_std=0.1, analysis=64)
+
+
+@pytest.mark.parametrize("method", ["em", "irls", "cofem", "vi", "seq", "amp"])
+@pytest.mark.parametrize("decades", [16, 20, 28])
+def test_columns_many_decades_apart_in_single_precision(method: str, decades: int) -> None:
+    rng = np.random.default_rng(decades)
+    size = 10.0 ** np.linspace(-decades / 2, decades / 2, 40)
+    Phi, z = (rng.standard_normal((60, 40)) * size).astype(np.float32), np.zeros(40)
+    z[::7] = 1 / size[::7]
+    y = (Phi @ z + 0.1 * rng.standard_normal(60)).astype(np.float32)
+    post = cofem.fit(Phi, y, noise_std=0.1, method=method, rng=0)
+    same = cofem.fit(Phi.astype(float), y.astype(float), noise_std=0.1, method=method, rng=0)
+    assert np.isfinite(post.variance).all()
+    assert np.linalg.norm((post.mean - same.mean) * size) < 1e-3 * np.linalg.norm(same.mean * size)
+    np.testing.assert_allclose(post.variance, same.variance, rtol=0.01)
+    assert "float64" in str(post.status)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_columns_that_no_datum_sees_divide_nothing_by_zero() -> None:
+    kernel = np.exp(-0.5 * (np.arange(-6, 7) / 1.5) ** 2)
+    Phi = Mask(np.arange(20), 96) @ Convolution(kernel, 96)
+    z = np.zeros(96)
+    z[[5, 11]] = 1.0
+    y = Phi @ z + 1e-3 * np.random.default_rng(0).standard_normal(20)
+    post = cofem.fit(Phi, y, noise_std=1e-3, method=cofem.CoFEM(diagonal="pooled"), rng=0)
+    assert np.isfinite(post.std).all()
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_traces_too_small_for_the_precision_divide_nothing_by_zero(precision: str) -> None:
+    for strength in ([1e-30, 1e-37], [1e37, 1e-37], [1e37, 1e37]):
+        for gamma in (1e-30, 0.5, 1.9):
+            for largest in (1e-12, 1e16):
+                c = solve_trace(np.array(strength, precision), gamma, largest)
+                assert 0 <= c <= largest * (1 + 1e-9)
+
+
+def test_twins_and_a_noise_below_rounding_say_what_to_do_on_any_library() -> None:
+    torch = pytest.importorskip("torch")
+    Phi = np.repeat(np.random.default_rng(0).standard_normal((80, 30)), 2, axis=1)
+    for make in (np.asarray, torch.asarray):
+        with pytest.raises(ValueError, match=r"noise_std = 1e-08 is too small .* use a larger one$"):
+            cofem.fit(make(Phi), make(Phi[:, 0]), noise_std=1e-8, method="cofem", rng=0)

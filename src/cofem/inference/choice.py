@@ -18,7 +18,7 @@ from cofem.inference.analysis.choice import Broken, Candidate, candidates, judge
 from cofem.inference.analysis.method import AnalysisEM, pace_of
 from cofem.inference.analysis.problem import AnalysisProblem
 from cofem.inference.comparison import Compared, Comparison, standard_error
-from cofem.inference.judged import Judged, Stopped, together
+from cofem.inference.judged import Judged, together
 from cofem.inference.loop import Ended, Stage
 from cofem.inference.noise.held_out import HeldOutParts
 from cofem.inference.noise.learning import FromTheFit, choose_strategy, has_plenty
@@ -162,9 +162,8 @@ class Jury:
                 names = f"{self.plan.task}/choice/{number}/{part + 1}/{task}", f"choice {number}"
                 fitted = self.held_out.fit_part(one, rows, plan, self.runner, names=names, known=guess)
                 status = fitted.outcome.status
-                if status.code in (StatusCode.STOPPED, StatusCode.FAILED):
-                    failed = status.code is StatusCode.FAILED
-                    raise Stopped(fitted.noise_var, status.message if failed else "")
+                if status.code is StatusCode.FAILED:
+                    raise Broken(fitted.noise_var, status.message)
                 self._dictionaries[part] = fitted.outcome.problem.phi
                 errors.append(fitted.errors)
                 found.noise.append(fitted.noise_var)
@@ -195,9 +194,7 @@ class Jury:
         products, begin = problem.phi.counter.products, time.perf_counter()
         try:
             found = judge(whole, candidate, self.parts, plan, self.runner, stage)
-        except Broken as broken:
-            if broken.stopped:
-                raise Stopped(broken.noise_var) from broken
+        except Broken:
             return
         cost = (problem.phi.counter.products - products) / 2, time.perf_counter() - begin
         self._add(
@@ -413,8 +410,8 @@ def choose_prior(
     jury = Jury(problem, plan, runner, True, with_analysis)
     try:
         search(jury, operator)
-    except Stopped as stop:
-        return _cut_short(jury, stop)
+    except Broken as broken:
+        return _as_known(jury, broken)
     best, table = jury.judged[jury.chosen], jury.comparison()
     if has_plenty(problem) and not best.known:  # the fit learns the noise as it goes, as it would by itself
         return Chosen(best.prior, FromTheFit().learn(problem, plan, runner), table)
@@ -429,13 +426,10 @@ def choose_prior(
     return Chosen(prior, with_few_data(Learned(noise_var, note), problem), table)
 
 
-def _cut_short(jury: Jury, stop: Stopped) -> Chosen:
-    """Return what was known when a callback stopped the comparison, or a fit failed."""
+def _as_known(jury: Jury, broken: Broken) -> Chosen:
+    """Return what was known when a fit of the comparison failed."""
     best = jury.judged[jury.chosen] if jury.judged else None
-    prior, found = (Independent(), stop.noise_var) if best is None else best.to_fit
+    prior, found = (Independent(), broken.noise_var) if best is None else best.to_fit
     if best is not None and best.analysis is not None:
         prior = Independent()
-    if stop.fault:
-        return Chosen(prior, Learned(found, "", fault=stop.fault), None)
-    note = "a callback stopped the fit while priors were compared; prior and noise are what was known by then"
-    return Chosen(prior, with_few_data(Learned(found, note, stopped=True), jury.problem), None)
+    return Chosen(prior, Learned(found, "", fault=broken.fault), None)

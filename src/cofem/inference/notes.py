@@ -6,6 +6,7 @@ import numpy as np
 
 from cofem._arrays import (
     Array,
+    as_rows,
     average,
     inner,
     namespace,
@@ -15,6 +16,7 @@ from cofem._arrays import (
     squared_modulus,
     total,
 )
+from cofem.inference.base import State
 from cofem.inference.prepare import Data, PreparedProblem
 from cofem.inference.problem import Problem
 from cofem.inference.record import Outcome
@@ -50,6 +52,8 @@ def about_the_data(data: Data, prepared: PreparedProblem) -> list[str]:
             "Phi has no product with several vectors (matmat, rmatmat), so that it is called for one vector "
             "at a time; probes and samples would gain from one"
         )
+    if prepared.in_double:
+        notes.append("columns of Phi are too far apart in size for float32, so that the fit is in float64")
     if isinstance(data.noise_std, str) and prepared.noise.std is not None:
         notes.append("y is zero everywhere, so that there was no noise to learn from it")
     return notes
@@ -136,7 +140,8 @@ def _about_the_noise(outcome: Outcome, fitted: Array, learned: bool) -> list[str
     residual = (average(squared_modulus(misfit)) / problem.noise_var) ** 0.5
     least, most = RESIDUAL_OF_LEARNED if learned else FITTING_RESIDUAL
     power = (average(squared_modulus(problem.y)) / problem.noise_var) ** 0.5
-    used = min(max(total(1 - state.alpha * state.variance) / problem.n_rows, 0.0), 1.0)
+    freedom = (1 - state.alpha * state.variance) * _not_zero(state)
+    used = min(max(total(freedom) / problem.n_rows, 0.0), 1.0)
     seems = ""
     if power**2 < 1 - 5 * (2 / count) ** 0.5:
         seems = f"the root mean square of y is only {power:.2g} of it; it seems too large"
@@ -171,7 +176,7 @@ def about_weak_columns(outcome: Outcome) -> list[str]:
     norms = problem.phi.norms if scale is None else problem.phi.norms / scale
     norms = on_device_of(state.alpha, norms) if isinstance(norms, np.ndarray) else norms
     xp = namespace(norms)
-    found = state.alpha * state.variance < 0.5
+    found = (state.alpha * state.variance < 0.5) & _not_zero(state)
     weak = norms < WEAK_COLUMN * float(xp.max(norms))
     count = int(xp.count_nonzero(found & weak))
     if not count:
@@ -182,6 +187,11 @@ def about_weak_columns(outcome: Outcome) -> list[str]:
         "if that is not what you expect"
     )
     return [Caution(text)]
+
+
+def _not_zero(state: State) -> Array:
+    """Tell which coefficients are used: those that a constraint holds at zero are not, and know it well."""
+    return namespace(state.mean).any(as_rows(state.mean) != 0, axis=0)
 
 
 def about_expected_error(outcome: Outcome) -> list[str]:

@@ -113,6 +113,9 @@ def judge(
         limit = max(limit, min(LOOSE * limit, LOOSE_MOST))
     paired = old.previous_alpha is not None or new.previous_alpha is not None
     following = change if paired else 0.0
+    early = method.too_early(new)
+    if early:
+        return Judgement(change, limit, following, early, firm=False)
     if rough:
         firm, limit = max(change, before) <= limit, max(limit, rough_limit(problem, size))
         return Judgement(change, limit, following, _mean_unmet(change, before, limit), firm)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,15 +26,18 @@ from cofem._arrays import (
     transposed,
     without_gradients,
 )
+from cofem._warn import warn
 from cofem.inference.analysis.method import AnalysisEM
 from cofem.linalg.direct import CG_STEPS, is_cheaper
 from cofem.linalg.evidence import LogEvidence, log_determinant, log_evidence
 from cofem.operators import Operator, as_operator
+from cofem.operators.fingerprint import Fingerprint
 from cofem.posterior.analysis import AnalysisSolver
+from cofem.posterior.constrained import AnalysisModel, ConstrainedModel, SynthesisModel, solve_constrained
 from cofem.posterior.solver import PosteriorSolver, batches, rows_of
 from cofem.posterior.support import find_support
-from cofem.priors.rectified import rectified_draws, rectified_interval
-from cofem.status import Status
+from cofem.priors.rectified import rectified_interval
+from cofem.status import ConvergenceWarning, Status
 
 #: How many draws standard deviations of predictions are taken from, if there are more rows than this (each
 #: takes a linear system), or than as many as the draws would take steps, where a factor is to be had.
@@ -83,8 +86,13 @@ class Posterior:
     analysis : Operator or None
         For ``cofem.fit(..., analysis=B)``, the operator B of shape (M, D); `alpha` then has shape (M,). None
         after `cofem.load` without one, and for tasks that chose operators of their own.
+    blocks : ndarray of int of shape (D,) or None
+        For priors under which blocks of coefficients are zero or not as a whole (`cofem.Block`), the block of
+        each coefficient.
     scale : float
         In analysis form, what the covariance is multiplied by, as errors at data that were held out have it.
+    fingerprints : dict of str to Fingerprint
+        What the operators of a fit are known by, as far as the file said that it was loaded from.
 
     Examples
     --------
@@ -108,6 +116,8 @@ class Posterior:
     tasks: tuple[Posterior, ...] | None = None
     analysis: Operator | None = None
     scale: float = 1.0
+    blocks: np.ndarray | None = None
+    fingerprints: dict[str, Fingerprint] = field(default_factory=dict)
 
     @property
     def n_tasks(self) -> int:
@@ -225,6 +235,14 @@ class Posterior:
         3. for L tasks that share nothing, one for each task, at ``1 - (1 - level) / (D L)``; one of them is
            enough.
 
+        Of columns that look alike (a cosine of 0.5 and more), the one that was found may stand for another one
+        that would explain the data nearly as well. Each has its share of the Bayes factors of all that are
+        like it, and those shares are left out that, together, may be wrong by more than ``1 - level``. It takes
+        a few products with Phi for each column that was found; none where Phi is not at hand.
+
+        With `cofem.Block` whole blocks count, each by the ellipsoid of its coefficients' covariance, at
+        ``1 - (1 - level)`` over the number of blocks; blocks that look alike are not told apart.
+
         With ``nonnegative=True``, the Gaussian before the constraint is judged by its lower tail; for tasks
         that share their precisions, that of the sum over tasks of the coefficient in units of its standard
         deviation.
@@ -247,7 +265,11 @@ class Posterior:
                 "support is that of coefficients; with analysis=B the unknown itself is not sparse. Look at "
                 "B @ post.mean, or at predict(B, return_std=True, include_noise=False)"
             )
-        return find_support(self, _check_level(level))
+        kept = self.__dict__.setdefault("_supports", {})
+        level = _check_level(level)
+        if level not in kept:
+            kept[level] = find_support(self, level)
+        return namespace(self.mean).asarray(kept[level], copy=True)
 
     def credible_interval(self, level: float = 0.95) -> tuple[Array, Array]:
         """Central interval of each coefficient that holds it with probability `level`.
@@ -318,8 +340,9 @@ class Posterior:
     def _draws(self, n: int, rng: np.random.Generator) -> Iterator[Array]:
         """Draw in batches, those of one task."""
         if self.gaussian is not None:
+            model = self._constrained_model("sample")
             for count in batches(n):
-                yield rectified_draws(*self.gaussian, count, rng)
+                yield np.stack([self._constrained_draw(model, rng) for _ in range(count)])
             return
         if self._in_analysis:
             draws = self._analysis_solver("sample").draws
@@ -333,6 +356,12 @@ class Posterior:
             prior = standard_normal((count, self.mean.shape[0]), like, rng) * spread
             noise = standard_normal((count, y.shape[0]), like, rng) * self.noise_std
             yield xp.astype(prior + solve(v=y - solver.phi.forward(prior) - noise), self.mean.dtype)
+
+    def _constrained_draw(self, model: ConstrainedModel, rng: np.random.Generator) -> np.ndarray:
+        found = solve_constrained(model, self.mean, rng)
+        if not found.solved:
+            warn("posterior draws are inexact: the search with the constraint ran out", ConvergenceWarning)
+        return found.x.astype(self.mean.dtype)
 
     @without_gradients
     def covariance(self, indices: Any) -> Array:
@@ -506,7 +535,7 @@ class Posterior:
         """Write the posterior to an ``.npz`` file, whole or not at all.
 
         The file holds arrays and JSON only (no pickle). The operators Phi and, in analysis form, B are not
-        stored: hand them to `cofem.load` again.
+        stored: hand them to `cofem.load` again, which knows them by what they make of a random vector.
 
         Examples
         --------
@@ -533,7 +562,8 @@ class Posterior:
         if self.analysis is None:
             raise ValueError(f"{what} needs the analysis operator; load with cofem.load(path, analysis=B)")
         operator, noise_var = self._need_operator(what), self.noise_std**2
-        return AnalysisSolver.of(operator, self.analysis, self.alpha, noise_var, self.weights, self.scale)
+        shape = (self.alpha, noise_var, self.variance, self.weights, self.scale)
+        return AnalysisSolver.of(operator, self.analysis, *shape)
 
     def _solver(self, what: str) -> PosteriorSolver | AnalysisSolver:
         """Return the posterior's systems; `what` needs them."""
@@ -542,6 +572,12 @@ class Posterior:
     def _synthesis_solver(self, what: str) -> PosteriorSolver:
         """Return the posterior's systems in synthesis form."""
         return PosteriorSolver.of(self._need_operator(what), self.alpha, self.noise_std**2, self.weights)
+
+    def _constrained_model(self, what: str) -> ConstrainedModel:
+        """Return what draws without negative coefficients are solved for with."""
+        if self._in_analysis:
+            return AnalysisModel(self._analysis_solver(what), self._white_y())
+        return SynthesisModel(self._synthesis_solver(what), self._white_y())
 
     def _white_y(self) -> Array:
         """Return the data as the solver sees them, a row for each task."""

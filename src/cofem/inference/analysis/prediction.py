@@ -83,6 +83,10 @@ class FromPredictions:
         known = state.carry.draws >= MANY and state.carry.steps > AT_ONCE
         return errors.likely_bend(noise_var) if known else errors
 
+    def judge(self, problem: Problem, state: State) -> dict[str, np.ndarray]:
+        """Return the squared errors at what was held out."""
+        return {"squares": self.errors(state).squares}
+
     def errors(self, state: State) -> Errors:
         """Return the squared errors at what was held out, and how large they are expected to be."""
         squares = to_numpy(squared_modulus(self.y - self.phi.forward(state.mean))).astype(np.float64)

@@ -13,9 +13,9 @@ from cofem.inference.base import Method
 from cofem.inference.covariance_free import UNSETTLED
 from cofem.inference.loop import Ended, Stage
 from cofem.inference.noise.joint import WIDE, joint_method, run_jointly
-from cofem.inference.noise.rules import MOST_SPREAD, MOST_SPREAD_EARLY, FromHeldOut, least_noise
+from cofem.inference.noise.rules import MOST_SPREAD, MOST_SPREAD_EARLY, FromHeldOut, least_noise, middle
 from cofem.inference.noise.second_tries import SecondTry, was_given_up
-from cofem.inference.noise.strategy import STOPPED, Learned, Plan, with_few_data
+from cofem.inference.noise.strategy import Learned, Plan, with_few_data
 from cofem.inference.prediction import MOST_DRAWS, Errors
 from cofem.inference.problem import Problem
 from cofem.inference.record import Outcome
@@ -111,7 +111,7 @@ class HeldOutParts:
         parts = self.parts(problem.n_rows, runner.rng)
         found = self._learn_from(problem, parts, plan, runner)
         little = found.noise_var < MUCH_NOISE * average(squared_modulus(problem.y))
-        if little or found.stopped or found.fault or plan.before is not None or problem.n_tasks > 1:
+        if little or found.fault or plan.before is not None or problem.n_tasks > 1:
             return found
         first = found.noise_var
         size = max(FEWEST_HELD_OUT, round(FEW_HELD_OUT * problem.n_rows))
@@ -128,8 +128,6 @@ class HeldOutParts:
             return found
         if again is None or again.fault:
             return found
-        if again.stopped:
-            return found._replace(note=STOPPED, stopped=True)
         return again._replace(note=f"{again.note}: {why} the signal is not found")
 
     def _learn_from_below(self, problem: Problem, plan: Plan, runner: Runner, first: float) -> Learned | None:
@@ -145,7 +143,7 @@ class HeldOutParts:
             return None
         lower = replace(self, starts=(LOWER,))
         found = lower._learn_jointly(problem, parts, plan, runner, method, first)
-        if found is None or found.stopped or found.fault or found.noise_var <= FAR_LESS * first:
+        if found is None or found.fault or found.noise_var <= FAR_LESS * first:
             return found
         return None
 
@@ -182,16 +180,14 @@ class HeldOutParts:
             if part.outcome.status.code is StatusCode.FAILED:
                 median = float(np.median([*found, part.noise_var]))
                 return Learned(median, "", fault=part.outcome.status.message)
-            if part.outcome.status.code is StatusCode.STOPPED:
-                known_by_then = float(np.median([*found, part.noise_var]))
-                return with_few_data(Learned(known_by_then, STOPPED, stopped=True), problem)
             if first is None or part.noise_var <= FAR_LESS * first:
                 found.append(part.noise_var)
                 errors.append(part.errors)
             elif number == 2 and not found:
                 return None
         # The median, since a fit of one part may miss the signal.
-        noise_var = float(np.median(found))
+        squares = parts[0].size * problem.n_tasks * (2 if problem.is_complex else 1)
+        noise_var = middle(found, squares)
         return _learned(problem, parts, noise_var, errors)
 
     def _learn_jointly(
@@ -227,8 +223,6 @@ class HeldOutParts:
                 noise_var = outcome.problem.noise_var
             if outcome.status.code is StatusCode.FAILED:
                 return Learned(noise_var, "", fault=outcome.status.message)
-            if outcome.status.code is StatusCode.STOPPED:
-                return with_few_data(Learned(noise_var, STOPPED, stopped=True), problem)
             if not outcome.status.settled:
                 noise_var = max(noise_var, rule(outcome.problem, outcome.state, True))
             elif min(rule.sizes) >= ENOUGH_IN_A_PART and noise_var > least_noise(outcome.problem):
@@ -313,7 +307,7 @@ class HeldOutParts:
             )
             outcome = runner.run(seen, method, stage)
             noise_var = outcome.problem.noise_var
-            if outcome.status.code in (StatusCode.FAILED, StatusCode.STOPPED):
+            if outcome.status.code is StatusCode.FAILED:
                 return Part(outcome, noise_var, method)
             if not (given or outcome.status.settled):  # it may never have been allowed to rise
                 noise_var = max(noise_var, rule(outcome.problem, outcome.state, True))

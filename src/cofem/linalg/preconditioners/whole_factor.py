@@ -1,0 +1,105 @@
+"""A factor of a system in analysis form, where conjugate gradients take long.
+
+Where a hole is in a picture, a few smooth directions are hundreds of steps away; where precisions are ten
+orders of magnitude apart, all of them are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from scipy.linalg import cho_solve
+
+from cofem._arrays import Array
+from cofem.linalg.factor import safe_cholesky
+from cofem.linalg.preconditioners.base import PosteriorPreconditioner
+from cofem.linalg.preconditioners.sparse_factor import SparseFactor
+from cofem.operators.dictionary import Dictionary
+
+#: Unknowns of sparse systems up to which they have a factor: along up to two axes, and along more, where it
+#: fills up.
+MOST_ON_PLANES, MOST_IN_SPACE = 2**18, 2**13
+#: Unknowns, and entries of Phi and B, up to which others have one.
+MOST_FULL, MOST_ENTRIES = 2**11, 2**24
+#: What is added to the diagonal of a singular matrix, relative to its largest entry.
+LITTLE = 1e-12
+
+
+@dataclass(frozen=True)
+class FullFactor(PosteriorPreconditioner):
+    """The inverse of a positive definite matrix, by its Cholesky factor.
+
+    Attributes
+    ----------
+    lower : ndarray of shape (D, D)
+        The factor.
+
+    Examples
+    --------
+    >>> P = FullFactor(np.diag([1.0, 2.0]))
+    >>> r = np.ones((1, 2))
+    >>> P.apply(r, r)
+    >>> r.tolist()
+    [[1.0, 0.25]]
+    """
+
+    lower: np.ndarray
+
+    def apply(self, r: Array, out: Array) -> None:
+        """Write ``P^-1 r`` into `out`, both of shape (B, D)."""
+        out[...] = cho_solve((self.lower, True), r.T, check_finite=False).T
+
+
+def may_factor(phi: Dictionary, rows: Any, alpha: Array) -> bool:
+    """Tell whether there may be a factor, without making anything; see `whole_factor`."""
+    if not isinstance(alpha, np.ndarray):
+        return False
+    size, entries = phi.shape[1], max(prod(phi.shape), prod(rows.operator.shape))
+    if size <= MOST_FULL and entries <= MOST_ENTRIES:
+        return True
+    most = MOST_ON_PLANES if rows.grid is not None and len(rows.axes) <= 2 else MOST_IN_SPACE
+    return size <= most and phi.operator.facts.one_per_row
+
+
+def a_little_larger(factor: SparseFactor) -> SparseFactor:
+    """Return the factor of a singular matrix with a little on its diagonal."""
+    matrix = factor.matrix
+    more = LITTLE * float(matrix.diagonal().max()) * scipy.sparse.eye_array(matrix.shape[0])
+    return SparseFactor(scipy.sparse.csc_array(matrix + more), factor.narrow)
+
+
+def whole_factor(
+    phi: Dictionary, rows: Any, alpha: np.ndarray, noise_var: float
+) -> PosteriorPreconditioner | None:
+    """Return a factor of ``Phi^H Phi + noise_var B^H diag(alpha) B``, made a little larger if it is singular.
+
+    Parameters
+    ----------
+    phi : Dictionary
+        Phi.
+    rows : Rows
+        B; see `cofem.linalg.analysis`.
+    alpha : array of shape (M,)
+        Precisions.
+    noise_var : float
+        Noise variance.
+    """
+    data, is_sparse = rows.gram_of(phi), rows.sparse is not None
+    if not (phi.shape[1] <= MOST_FULL or (data is not None and is_sparse)):
+        return None
+    prior = rows.weighted_gram(noise_var * alpha.astype(np.float64))
+    if data is not None and is_sparse:
+        factor = SparseFactor(scipy.sparse.csc_array(data + prior), narrow=False)
+        factor = factor if factor.exists else a_little_larger(factor)
+        return factor if factor.exists else None
+    whole = np.asarray(rows.full_gram_of(phi) + prior)
+    if not np.isfinite(whole).all():
+        return None
+    try:
+        return FullFactor(safe_cholesky(whole))
+    except np.linalg.LinAlgError:
+        return None
