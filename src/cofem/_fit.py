@@ -29,6 +29,7 @@ from cofem.inference.analysis.choice import (
 from cofem.inference.analysis.level import without_level
 from cofem.inference.analysis.null_space import about_null_space
 from cofem.inference.analysis.problem import AnalysisProblem, checked_analysis
+from cofem.inference.analysis.rows_alike import about_line
 from cofem.inference.base import Method
 from cofem.inference.checkpoint import Keeper
 from cofem.inference.checkpoint.fingerprint import fingerprint_of
@@ -336,7 +337,8 @@ def fit_in_analysis(
         known = synthesis if chosen is None else synthesis.with_noise(chosen.problem.noise_var)
         so_far = runner.so_far(task, known)
         return _cut_short(end, so_far, prepared, known, method, (of_one, tasks))
-    notes = (*about_the_data(data, prepared), note, *chosen.notes, *about_null_space(chosen.problem))
+    about = (*about_line(synthesis, settings.analysis, phi.column_shape), *about_null_space(chosen.problem))
+    notes = (*about_the_data(data, prepared), note, *chosen.notes, *about)
     post = _concluded(prepared, outcome, method, learned, notes, settings)
     return _split_in_analysis(post, outcome, of_one, tasks) if tasks else post
 
