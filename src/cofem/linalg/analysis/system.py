@@ -24,7 +24,7 @@ from cofem.linalg.cg import CGResult, Measure, Progress, StopRule, conjugate_gra
 from cofem.linalg.preconditioners.base import PosteriorPreconditioner
 from cofem.linalg.preconditioners.sparse_factor import SparseFactor, sparse_factor
 from cofem.linalg.preconditioners.waves import WavePreconditioner, positive, wave_preconditioner
-from cofem.linalg.preconditioners.whole_factor import FullFactor, a_little_larger, may_factor, whole_factor
+from cofem.linalg.preconditioners.whole_factor import FullFactor, a_little_larger, patience, whole_factor
 from cofem.linalg.probes import random_signs
 from cofem.operators.dictionary import Dictionary
 
@@ -37,10 +37,6 @@ DELAY, WAVES_DELAY = 10, 1
 #: Unknowns up to which ``B^H diag(alpha) B`` is kept by its diagonals, 13 for first and second differences of
 #: a picture: a product takes 0.2 in place of 0.85 ms at 256 x 256, 1.4 in place of 4.2 ms at 512 x 512.
 MOST_FOR_DIAGONALS = 2**19
-#: Steps of conjugate gradients that a factor takes the place of. Pictures of which data see places all over
-#: take 8 to 25, those with holes hundreds; a factor of 64 x 64 pixels takes as long as 100 of them, of
-#: 256 x 256 as long as 130.
-PATIENCE = 60
 #: Part of a residual, in units of rounding, below which nothing is left of it.
 NOTHING_LEFT = 10.0
 
@@ -97,8 +93,9 @@ class AnalysisSystem:
         What B does not see, which is solved for apart.
     at_once : int
         Most right-hand sides that are solved together.
-    patience : int
-        Steps of conjugate gradients after which a factor of A takes their place, if one is to be had.
+    patience : int, optional
+        Steps of conjugate gradients after which a factor of A takes their place, if one is to be had; by
+        default as many as take its time.
 
     Examples
     --------
@@ -117,7 +114,7 @@ class AnalysisSystem:
     noise_var: float
     null: NullSpace | None = None
     at_once: int = 32
-    patience: int = PATIENCE
+    patience: int | None = None
 
     def apply(self, x: Array) -> Array:
         """Return ``noise_var A x`` for x of shape (B, D)."""
@@ -232,13 +229,14 @@ class AnalysisSystem:
         )
 
     def _solve_some(self, rhs: Array, guess: Array | None, rule: _Rule) -> CGResult:
-        if isinstance(self._quick, SparseFactor) or not may_factor(self.phi, self.rows, self.alpha):
+        steps = patience(self.phi, self.rows, self.alpha)
+        if steps is None or isinstance(self._quick, SparseFactor):
             return self._iterate(self._quick, rhs, guess, rule)
+        steps = steps if self.patience is None else self.patience
         first = None
-        if self.patience:
-            first_rule = rule._replace(max_iter=min(self.patience, rule.max_iter))
-            first = self._iterate(self._quick, rhs + 0, guess, first_rule)
-            if first.converged.all() or self.patience >= rule.max_iter:
+        if steps:
+            first = self._iterate(self._quick, rhs + 0, guess, rule._replace(max_iter=min(steps, rule.max_iter)))
+            if first.converged.all() or steps >= rule.max_iter:
                 return first
         if self._factor is not None:
             return self._iterate(self._factor, rhs, None, rule)
