@@ -413,7 +413,8 @@ class Rows:
     def weighted_gram(self, weights: np.ndarray) -> np.ndarray | scipy.sparse.csr_array:
         """Return ``B^H diag(weights) B``, in double precision, sparse if B is."""
         if self._thin is None:
-            return self.matrix.conj().T @ (weights[:, None] * self.matrix)
+            scaled = np.sqrt(weights)[:, None] * self.matrix  # of X^T X, NumPy computes one half
+            return scaled.conj().T @ scaled
         found = self._thin.conj().T @ (scipy.sparse.diags_array(weights) @ self._thin)
         return found if self.sparse is not None else found.toarray()
 
