@@ -86,7 +86,9 @@ class AnalysisSolver:
         else:
             assert b is not None
             right = self.scale * system.noise_var * b
-            wide = self._wide(b @ conj(system.null.unseen).T) if self.widest and system.null else 0.0
+            if self.widest and system.null is not None:
+                wide = self._wide(b @ conj(system.null.unseen).T)
+                right = system.null.without_unseen(right)
         limit = {"max_iter": self._most_steps, "sure": True}
         return _checked(system.solve(right, tol=SOLVE_TOL, reference=None, **limit)) + wide
 
