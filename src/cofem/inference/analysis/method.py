@@ -263,7 +263,9 @@ class AnalysisEM(Method):
         else:
             draws = self.final_draws or (FINAL_DRAWS if _are_alike(problem) else FINAL_DRAWS_ALONE)
             mean, draw = EACH_MEAN / problem.n_rows**0.5, EACH_DRAW / problem.n_columns**0.5
-            fine = replace(self, draws=draws, cg_tol=min(self.cg_tol, mean), draw_tol=min(self.draw_tol, draw))
+            fine = replace(
+                self, draws=draws, cg_tol=min(self.cg_tol, mean), draw_tol=min(self.draw_tol, draw)
+            )
         found = fine._moments(problem, state.alpha, state.mean, rng, of_result=not judged, with_rows=False)
         if found.info.end is StatusCode.FAILED:
             return state, Info(trouble=found.info.message)
@@ -430,7 +432,7 @@ def _are_alike(problem: AnalysisProblem) -> bool:
 
 
 def _kind(problem: AnalysisProblem) -> Array | None:
-    """Return 1 for places that data see and 0 for others, which are not alike; None if none are seen alone."""
+    """Return 1 for places that data see, 0 for others, which are not alike; None if all are one kind."""
     if not problem.phi.operator.facts.one_per_row:
         return None
     seen = problem.phi.column_energy

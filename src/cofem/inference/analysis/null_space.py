@@ -16,11 +16,15 @@ def about_null_space(problem: AnalysisProblem) -> list[str]:
     count = max(known, problem.n_columns - problem.n_rows - problem.rows.n_rows)
     if not count:
         return []
-    spread = f"it is given {WIDEST:g} times the size of the unknown" if known == count else "post.std leaves it out"
+    spread = (
+        f"it is given {WIDEST:g} times the size of the unknown"
+        if known == count
+        else "post.std leaves it out"
+    )
     text = (
         f"Phi and analysis have a common null space of {count} dimension{'s' if count > 1 else ''}: what the "
-        "posterior says about it is arbitrary, since neither data nor prior say anything; the mean has none of "
-        f"it, and its standard deviation is infinite ({spread}). Stack rows onto analysis that see it, such as "
-        "a small multiple of the identity"
+        "posterior says about it is arbitrary, since neither data nor prior say anything. The mean has none "
+        f"of it, and its standard deviation is infinite ({spread}). Stack rows onto analysis that see it, "
+        "such as a small multiple of the identity"
     )
     return [Caution(text)]

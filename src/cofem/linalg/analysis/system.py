@@ -152,7 +152,7 @@ class AnalysisSystem:
         return self.phi.operator.facts.one_per_row
 
     def diagonal(self) -> Array:
-        """Return the diagonal of A, shape (D,); where it is zero nobody sees the place, and it is some number."""
+        """Return the diagonal of A, shape (D,); some number in the place of zeros, where nobody sees."""
         found = self.rows.diagonal(self.alpha)
         found += self.phi.column_energy / self.noise_var
         return positive(found)
@@ -235,7 +235,9 @@ class AnalysisSystem:
         steps = steps if self.patience is None else self.patience
         first = None
         if steps:
-            first = self._iterate(self._quick, rhs + 0, guess, rule._replace(max_iter=min(steps, rule.max_iter)))
+            first = self._iterate(
+                self._quick, rhs + 0, guess, rule._replace(max_iter=min(steps, rule.max_iter))
+            )
             if first.converged.all() or steps >= rule.max_iter:
                 return first
         if self._factor is not None:
@@ -258,13 +260,16 @@ class AnalysisSystem:
             correction = share @ null.seen
             x0 = correction if x0 is None else x0 + correction
             residual -= share @ null.product
-            left = real_dot(residual, residual) > (NOTHING_LEFT * np.finfo(precision_of(rhs)).eps) ** 2 * before
+            left = (
+                real_dot(residual, residual) > (NOTHING_LEFT * np.finfo(precision_of(rhs)).eps) ** 2 * before
+            )
             if not left.all():  # it was the null space's, and is rounding
                 residual *= on_device_of(rhs, left[:, None].astype(precision_of(rhs)))
             ready = WithoutNullSpace(ready, null)
         measure = rule.measure(self.noise_var, known, slowest)
         if delay:
             measure = _with_what_steps_gain(measure, self.noise_var, rule.reference, delay)
+        measure = _unless_rounding(measure, known, float(np.finfo(precision_of(rhs)).eps))
         stop = StopRule(rule.tol, rule.max_iter, min_iter=1, measure=measure)
         found = conjugate_gradients(self.apply, residual, stop, preconditioner=ready, x0=x0)
         return found if null is None else replace(found, x=null.without_unseen(found.x))
@@ -292,6 +297,17 @@ def _delay(ready: PosteriorPreconditioner) -> int:
     if isinstance(ready, SparseFactor | FullFactor):
         return 0
     return DELAY if isinstance(ready, WavePreconditioner) and ready.grid is None else WAVES_DELAY
+
+
+def _unless_rounding(measure: Measure, known: np.ndarray, eps: float) -> Measure:
+    """Return a measure that is zero where a residual is rounding, which steps do not reduce."""
+
+    def judged(progress: Progress) -> np.ndarray:
+        found = measure(progress)
+        size = (NOTHING_LEFT * eps) ** 2 * (progress.energy + known[progress.rows])
+        return np.where(progress.preconditioned <= size, 0.0, found)
+
+    return judged
 
 
 def _with_what_steps_gain(measure: Measure, noise_var: float, reference: float | None, delay: int) -> Measure:

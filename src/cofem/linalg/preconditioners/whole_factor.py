@@ -27,8 +27,8 @@ MOST_ON_PLANES, MOST_IN_SPACE = 2**18, 2**13
 MOST_FULL, MOST_ENTRIES = 2**11, 2**24
 #: Steps that a factor takes the place of. Pictures of which data see places all over take 8 to 25, those with
 #: holes hundreds; a factor of 64 x 64 pixels takes as long as 100 of them, of 256 x 256 as long as 130. Of
-#: full matrices it takes as long as 20 (blocks of a frame with 31 rows for each unknown), 30 to 50 (dense Phi)
-#: and 1000 (cosine transforms of 1024): counted by operations, of which a factor does more in a second.
+#: full matrices it takes as long as 20 (a frame with 31 rows for each unknown), 30 to 50 (dense Phi) and 1000
+#: (cosine transforms of 1024): counted by operations, of which a factor does more in a second.
 STEPS_ON_PLANES, STEPS_IF_FULL, FAST, BLAS = 60, (20, 400), 64, 8
 #: What is added to the diagonal of a singular matrix, relative to its largest entry.
 LITTLE = 1e-12
