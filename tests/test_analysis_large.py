@@ -15,6 +15,7 @@ from cofem.inference.base import State
 from cofem.inference.prediction import Errors
 from cofem.inference.problem import Problem
 from cofem.linalg.analysis import Rows, rows, system
+from cofem.linalg.preconditioners import whole_factor
 from cofem.operators import (
     DCT,
     Convolution,
@@ -169,6 +170,7 @@ def test_memory_of_a_large_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_moments, "HALF_FROM", 0)
     monkeypatch.setattr(rows, "MOST_SYMBOLS", 0)
     monkeypatch.setattr(system, "MOST_FOR_DIAGONALS", 0)
+    monkeypatch.setattr(whole_factor, "MOST_ON_PLANES", 0)
     picture, seen, y = masked((300, 300))
     same = dict(noise_std=0.05, prior=cofem.Neighbours(3), rng=0, max_iter=6, tol=0)
     cofem.fit(Mask(seen[:24, :24]), y[: int(seen[:24, :24].sum())], analysis=(24, 24), **same)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
+from scipy.optimize import nnls
 from sklearn.linear_model import Lasso
 
 import cofem
@@ -103,13 +104,16 @@ def exact_em(
 
 
 def exact_fit(Phi, Y, update, steps: int, nonnegative: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """EM; again by moments cut off at zero, if coefficients are plainly negative."""
+    """EM, again by moments cut off at zero if coefficients are plainly negative, and the constrained mode."""
     mean, variance, alpha = exact_em(Phi, Y, update, steps)
     if nonnegative:
         energy = np.sum(np.abs(Phi) ** 2, axis=0)[:, None] * mean**2
         if energy[mean < -3 * variance[:, None] ** 0.5].sum() > 0.001 * energy.sum():
             mean, variance, alpha = exact_em(Phi, Y, update, steps, nonnegative=True)
-        mean = np.maximum(mean, 0)
+        stacked = np.vstack([Phi / NOISE, np.diag(alpha**0.5)])
+        norms = np.linalg.norm(stacked, axis=0)
+        zero = np.zeros(alpha.size)
+        mean = np.stack([nnls(stacked / norms, np.append(y / NOISE, zero))[0] / norms for y in Y.T], axis=1)
     return mean, variance, alpha
 
 

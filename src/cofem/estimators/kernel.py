@@ -95,7 +95,7 @@ class RVMRegressor(SparseBayesianRegressor):
         tol: float | None = None,
         compute_score: bool = False,
         warm_start: bool = False,
-        random_state: Any = None,
+        random_state: Any = 0,
         verbose: bool = False,
     ) -> None:
         self.kernel = kernel
@@ -200,7 +200,7 @@ class RVMClassifier(SparseBayesianClassifier):
         class_weight: Any = None,
         max_iter: int = 100,
         tol: float = 5e-3,
-        random_state: Any = None,
+        random_state: Any = 0,
         verbose: bool = False,
     ) -> None:
         self.kernel = kernel

@@ -108,6 +108,11 @@ class IRLS(ExpectationMaximisation):
         size = 16 if problem.is_complex else 8
         return size * (2.0 * n * d + 2.0 * n * n), "two N x D and two N x N matrices"
 
+    def variances_with(self, problem: Problem, state: State, added: Array) -> Array:
+        """Return exact variances with precisions added."""
+        alpha = problem.with_more_precision(state.alpha, added)
+        return self.moments(problem, alpha).variance
+
     def first_expectation(self, problem: Problem, alpha: Array, rng: np.random.Generator) -> Moments:
         """Take the moments."""
         return replace(self.moments(problem, alpha), carry=0)

@@ -36,6 +36,8 @@ from cofem.inference.em import as_mean, data_columns
 from cofem.inference.problem import Problem
 from cofem.linalg.analysis import AnalysisSystem, RowPart
 from cofem.linalg.analysis.exact import exact_moments
+from cofem.linalg.analysis.far import FAR, variance_from_afar
+from cofem.linalg.analysis.null_space import spread_of
 from cofem.linalg.build import right_hand_sides_at_once
 from cofem.linalg.cg import CGResult
 from cofem.status import StatusCode
@@ -44,6 +46,10 @@ from cofem.status import StatusCode
 LEAST_FREEDOM, LEAST_PRECISION = 1e-12, 1e-20
 #: Change of the mean in a step, relative to the posterior's spread, that is small enough if nothing is drawn.
 SMALL_CHANGE_IF_EXACT = 0.01
+#: Steps over which the spread may still fall by this share at the end. At the start it is as large as the
+#: unknown, and so was the change that passed for small: of eight fits to projections (1 % of noise) six ended
+#: at step 2 to 4 with 1.1 to 2.8 times the error they have now. Its draws alone leave 5 % uncertain.
+FALLEN_OVER, FALLEN = 4, 0.1
 #: Steps at the start in which precisions of a band change by one factor, and the least part of a band that
 #: data are taken to determine in these.
 WHOLE_BANDS, DETERMINED = 4, 0.02
@@ -55,6 +61,10 @@ COARSE, ENOUGH_TO_COMPARE = 2**12, 100
 POOLED_FROM = 16
 #: Draws that the variances of the result come from, where they are pooled over neighbours and where not.
 FINAL_DRAWS, FINAL_DRAWS_ALONE = 8, 32
+#: How far the mean and the draws of the result may be off in any direction, in its own standard deviations:
+#: a few smooth ones hold nearly all of the variance inside of a hole, and no share of the energy. What a draw
+#: is off by is at right angles to it, so that its variance is at most the square of that too small.
+EACH_MEAN, EACH_DRAW = 0.1, 0.4
 
 
 class Pace(NamedTuple):
@@ -173,9 +183,15 @@ class AnalysisEM(Method):
                 problem.n_tasks * problem.noise_var * problem.phi.energy
             ) ** 0.5 / problem.phi.operator.norm
             return OF_SUMS.small_change * noise / size if size > 0 else 0.0
-        spread = (problem.n_tasks * inner(problem.weights, state.variance)) ** 0.5
         share = SMALL_CHANGE_IF_EXACT if self.is_exact(problem) else pace_of(problem).small_change
-        return share * spread / size if size > 0 else 0.0
+        return share * state.carry.spreads[-1] / size if size > 0 else 0.0
+
+    def unsettled(self, state: State) -> str:
+        """Say so where the posterior's spread still falls, and with it the change that passes for small."""
+        spreads = state.carry.spreads
+        if len(spreads) > FALLEN_OVER and spreads[-1] >= (1 - FALLEN) * spreads[-1 - FALLEN_OVER]:
+            return ""
+        return f"the posterior's spread fell by more than {FALLEN:.0%} in the last {FALLEN_OVER} steps"
 
     @property
     def free_of_units(self) -> bool:
@@ -234,7 +250,9 @@ class AnalysisEM(Method):
             # What an average with such weights is worth: the inverse of the sum of their squares.
             draws = 1 / (share**2 / draws + (1 - share) ** 2 / before.draws)
         noise_var = problem.noise_var if inverse is not None and problem.rows.has_squares else None
-        carry = Carry(before.steps + 1, predicted, draws, row_ratio, place_ratio, noise_var)
+        spread = (problem.n_tasks * inner(problem.weights, variance)) ** 0.5
+        spreads = (*before.spreads[-FALLEN_OVER:], spread)
+        carry = Carry(before.steps + 1, predicted, draws, row_ratio, place_ratio, noise_var, spreads)
         return State(alpha, found.mean, variance, carry)
 
     def settled(self, state: State) -> State:
@@ -255,11 +273,12 @@ class AnalysisEM(Method):
                 return state, Info()
             fine = replace(self, draws=pace_of(problem).judged_by)
         else:
-            # Few directions are ill-determined, and most of the variance is theirs: with 0.1, which is 1 % of
-            # a draw's energy, variances were half of the exact ones (30 x 30 pixels from 39 % of cosines).
             draws = self.final_draws or (FINAL_DRAWS if _are_alike(problem) else FINAL_DRAWS_ALONE)
-            fine = replace(self, draws=draws, cg_tol=0.5 * self.cg_tol, draw_tol=0.3 * self.draw_tol)
-        found = fine._moments(problem, state.alpha, state.mean, rng, with_rows=False)
+            mean, draw = EACH_MEAN / problem.n_rows**0.5, EACH_DRAW / problem.n_columns**0.5
+            fine = replace(
+                self, draws=draws, cg_tol=min(self.cg_tol, mean), draw_tol=min(self.draw_tol, draw)
+            )
+        found = fine._moments(problem, state.alpha, state.mean, rng, of_result=not judged, with_rows=False)
         if found.info.end is StatusCode.FAILED:
             return state, Info(trouble=found.info.message)
         trouble = found.info.trouble
@@ -327,19 +346,15 @@ class AnalysisEM(Method):
         rng: np.random.Generator,
         *,
         with_rows: bool = True,
+        of_result: bool = False,
     ) -> _Moments:
         if self.is_exact(problem):
             return _exact(problem, alpha)
         phi, rows = problem.phi, problem.rows
         at_once = max(1, right_hand_sides_at_once(phi) * problem.n_columns // rows.n_rows)
-        system = AnalysisSystem(phi, rows, alpha, problem.noise_var, at_once)
-        limit: dict[str, Any] = {"max_iter": self.cg_iterations, "preconditioner": system.preconditioner()}
-        right = system.of_data(as_rows(problem.y))
-        if guess is not None:
-            guess = namespace(guess).asarray(as_rows(guess), copy=True)
-        solved = system.solve(right, tol=self.cg_tol, reference=problem.n_rows, guess=guess, **limit)
-        mean = solved.x
-        accounts = [_without_solution(solved)]
+        system = AnalysisSystem(phi, rows, alpha, problem.noise_var, problem.null, at_once)
+        limit: dict[str, Any] = {"max_iter": self.cg_iterations, "sure": of_result}
+        accounts: list[CGResult] = []
         direct = problem.held_out is not None and not _predicts_places(problem)
         inverse = reciprocal(system.diagonal()) if _are_alike(problem) or rows.has_squares else None
         alike = _are_alike(problem)
@@ -366,6 +381,13 @@ class AnalysisEM(Method):
             del right, centre, drawn
         assert variance is not None
         variance /= draws
+        # The draws have shown how slow the system is, which a solve that starts near its end does not.
+        if guess is not None:
+            guess = namespace(guess).asarray(as_rows(guess), copy=True)
+        right = system.of_data(as_rows(problem.y))
+        solved = system.solve(right, tol=self.cg_tol, reference=problem.n_rows, guess=guess, **limit)
+        accounts.append(_without_solution(solved))
+        mean = solved.x
 
         def variance_of(part: RowPart) -> Array:
             if row_variance is not None:
@@ -380,7 +402,13 @@ class AnalysisEM(Method):
             # The variance of a place given its neighbours is known; its mean given them is drawn (Siden et
             # al. 2018). Of the latter, the size relative to the former is alike from place to place.
             apart, weight = variance / inverse, draws / (draws + POOLED_FROM)
-            variance = inverse * (1 + weight * apart + (1 - weight) * rows.pooled_places(apart))
+            pooled = rows.pooled_places(apart, _kind(problem))
+            variance = inverse * (1 + weight * apart + (1 - weight) * pooled)
+            if of_result and float(namespace(pooled).max(pooled)) > FAR:
+                variance, solved = variance_from_afar(system, inverse, rng, self.draw_tol, self.cg_iterations)
+                accounts.append(_without_solution(solved))
+        if problem.undetermined is not None:
+            variance = variance + problem.widest * spread_of(problem.undetermined)
         if predicted is not None:
             predicted = predicted / draws
         mean = namespace(mean).reshape(mean, (*problem.y.shape[:-1], -1))
@@ -413,6 +441,14 @@ def _are_alike(problem: AnalysisProblem) -> bool:
     if rows.grid is None or not rows.diagonal_is_exact or not phi.column_norms_exact:
         return False
     return phi.operator.facts.one_per_row or problem.n_rows + problem.n_held_out >= problem.n_columns
+
+
+def _kind(problem: AnalysisProblem) -> Array | None:
+    """Return 1 for places that data see, 0 for others, which are not alike; None if all are one kind."""
+    if not problem.phi.operator.facts.one_per_row:
+        return None
+    seen = problem.phi.column_energy
+    return namespace(seen).astype(seen > 0, seen.dtype)
 
 
 def _is_local(problem: AnalysisProblem) -> bool:
@@ -457,7 +493,7 @@ def _exact(problem: AnalysisProblem, alpha: Array) -> _Moments:
     rows: Any = problem.rows.matrix if stored is None or null is not None else stored
     if null is not None:  # as large as the unknown may be
         rows = np.vstack([rows, null.conj().T])
-        precisions = np.append(precisions, np.full(null.shape[1], 1 / problem.power))
+        precisions = np.append(precisions, np.full(null.shape[1], 1 / problem.widest))
     found = exact_moments(problem.phi.matrix, rows, precisions, problem.noise_var, data_columns(problem))
     predicted = None
     if problem.held_out is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -13,13 +14,12 @@ from cofem.inference.base import State
 from cofem.inference.problem import Problem
 from cofem.linalg.analysis import Rows
 from cofem.linalg.analysis.exact import common_null_space
+from cofem.linalg.analysis.null_space import NullSpace, null_space, widest
 from cofem.operators import Operator, as_operator, check_adjoint
 from cofem.priors import Prior, RowLayout
 
 #: Unknowns, and entries of Phi and B, up to which moments are exact.
 SMALL_SIDE, SMALL_ENTRIES = 512, 2**21
-#: Unknowns up to which they are exact where B is a full matrix, which has no other solver than slow ones.
-SMALL_IF_FULL = 1024
 #: Share of the unknown's power that each row is expected to have at the start, relative to its norm.
 SHARE_AT_START = 0.05
 #: Largest precision, relative to what the data can resolve.
@@ -59,7 +59,9 @@ class AnalysisProblem(Problem):
     held_out : Operator or None
         Rows of Phi whose data are predicted; see `cofem.inference.analysis.prediction`.
     undetermined : ndarray of shape (D, K) or None
-        In small problems, directions that neither Phi nor B see; None if there are none.
+        Directions that neither Phi nor B see, orthonormal, as far as they are known; None if there are none.
+    null : NullSpace or None
+        What B does not see, as far as it is known.
     warm : WarmStart or None
         Where the fit may start.
     scale : float
@@ -68,13 +70,16 @@ class AnalysisProblem(Problem):
 
     rows: Rows = None  # type: ignore[assignment]
     held_out: Operator | None = None
-    undetermined: np.ndarray | None = None
+    undetermined: Array | None = None
+    null: NullSpace | None = None
     warm: WarmStart | None = None
     scale: float = 1.0
 
     @classmethod
     def of(cls, problem: Problem, operator: Operator, prior: Prior) -> AnalysisProblem:
         """Return a problem in analysis form; the prior says who shares precisions among the rows of B."""
+        if not problem.phi.energy:
+            raise ValueError("Phi must not be zero for analysis=...: the data say nothing of the unknown")
         rows = Rows(operator, problem.y)
         boxes = rows.boxes
         if boxes is None:
@@ -83,9 +88,10 @@ class AnalysisProblem(Problem):
             layout = RowLayout(None, None, rows.grid, boxes)
         bound = prior.for_rows(layout)
         bound.check(rows.n_rows)
-        return cls(
+        found = cls(
             problem.phi, problem.y, problem.noise_var, problem.units, bound, problem.nonnegative, rows=rows
-        )._with_null_space()
+        )
+        return replace(found, level=problem.level)._with_null_space()
 
     def with_noise(self, noise_var: float) -> AnalysisProblem:
         """Return the problem with another noise variance."""
@@ -113,21 +119,35 @@ class AnalysisProblem(Problem):
         assert isinstance(seen, AnalysisProblem)
         return replace(seen, held_out=unseen)._with_null_space(), unseen, y
 
-    def with_data_of(self, problem: Problem) -> AnalysisProblem:
-        """Return the problem with all data again, at the noise of this one."""
-        return replace(self, phi=problem.phi, y=problem.y, held_out=None)._with_null_space()
+    @property
+    def form(self) -> Callable[[Problem], Problem]:
+        """What makes of a problem with all data the one that this is a part of, at the noise of this one."""
+        rows, prior, noise_var, scale = self.rows, self.prior, self.noise_var, self.scale  # and not Phi
+
+        def in_analysis(problem: Problem) -> Problem:
+            given = (problem.phi, problem.y, noise_var, problem.units, prior, problem.nonnegative)
+            return AnalysisProblem(*given, rows=rows, scale=scale)._with_null_space()
+
+        return in_analysis
 
     def _with_null_space(self) -> AnalysisProblem:
-        found = common_null_space(self.phi.matrix, self.rows.matrix) if self.is_small else None
-        return replace(self, undetermined=found)
+        null = null_space(self.phi, self.rows.null_basis)
+        found: Array | None = None if null is None or not null.unseen.shape[0] else null.unseen.T
+        if self.is_small:
+            found = common_null_space(self.phi.matrix, self.rows.matrix)
+        return replace(self, undetermined=found, null=null)
+
+    @property
+    def widest(self) -> float:
+        """Variance of `undetermined`: what stands for an infinite one."""
+        assert self.undetermined is not None
+        return widest(self.power, self.undetermined)
 
     @property
     def is_small(self) -> bool:
         """Whether all entries of Phi and B are to be had, for exact moments."""
         d, m = self.n_columns, max(self.rows.n_rows, self.n_rows)
-        if not isinstance(self.y, np.ndarray) or d > SMALL_IF_FULL or d * m > SMALL_ENTRIES:
-            return False
-        return d <= SMALL_SIDE or (self.rows.sparse is None and self.rows.grid is None)
+        return isinstance(self.y, np.ndarray) and d <= SMALL_SIDE and d * m <= SMALL_ENTRIES
 
     def point(self, mean: Array, variance: Array) -> Array:
         """Return the mean: a constraint has no part in the fit, only in what is made of it."""
@@ -186,6 +206,19 @@ class AnalysisProblem(Problem):
         return on_device_of(self.y, start) if isinstance(start, np.ndarray) else start
 
 
+def is_left_open(analysis: Any) -> bool:
+    """Tell whether an analysis operator is given by a shape or a name only.
+
+    Examples
+    --------
+    >>> is_left_open((64, 64)), is_left_open("auto"), is_left_open(np.eye(2))
+    (True, True, False)
+    """
+    is_shape = isinstance(analysis, tuple) and all(isinstance(n, int | np.integer) for n in analysis)
+    is_number = isinstance(analysis, int | np.integer) and not isinstance(analysis, bool)
+    return isinstance(analysis, str) or is_shape or is_number
+
+
 def checked_analysis(analysis: Any, problem: Problem, n_columns: int) -> Any:
     """Return a shape or a name as it is, anything else as an operator that can be B; raise by name.
 
@@ -198,9 +231,7 @@ def checked_analysis(analysis: Any, problem: Problem, n_columns: int) -> Any:
     n_columns : int
         Number of unknowns of a task.
     """
-    is_shape = isinstance(analysis, tuple) and all(isinstance(n, int | np.integer) for n in analysis)
-    is_number = isinstance(analysis, int | np.integer) and not isinstance(analysis, bool)
-    if isinstance(analysis, str) or is_shape or is_number:
+    if is_left_open(analysis):
         return analysis
     try:
         operator = as_operator(analysis)

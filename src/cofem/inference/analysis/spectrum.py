@@ -38,8 +38,8 @@ FINER = 4
 HARMONICS = 12
 #: How fast harmonics of a new bump fall off.
 FIRST_DECAYS = (2.0, 4.0)
-#: Variance of the level, in units of the data's mean square.
-LEVEL = 4.0
+#: Variance of the level, in units of the data's mean square, which is that about their mean in a fit.
+LEVEL = 16.0
 #: Parameters of a bump.
 PER_BUMP = 5
 #: Limits of the exponent p, of the decay d of harmonics, and of the width (the first in frequencies of the

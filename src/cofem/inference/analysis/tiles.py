@@ -62,7 +62,7 @@ def tiles(problem: Problem, shape: tuple[int, ...]) -> Iterator[Tile]:
         part = Diagonal(weights[found]) @ Mask(np.ravel_multi_index(places, lengths), lengths)
         y = take(problem.y, seeing[found], axis=-1)
         phi = Dictionary(part.astype(problem.real_dtype.name), like=y, counter=problem.phi.counter)
-        yield Tile(replace(problem, phi=phi, y=y), lengths)
+        yield Tile(replace(problem, phi=phi, y=y, level=None), lengths)
 
 
 def _boxes(shape: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:

@@ -24,6 +24,7 @@ from cofem._arrays import (
 )
 from cofem._windows import window_means, window_sums
 from cofem.linalg.analysis.exact import exact_freedom
+from cofem.linalg.analysis.null_space import null_basis
 from cofem.operators import Operator
 from cofem.operators.boxes import Box
 from cofem.operators.dictionary import Dictionary
@@ -35,6 +36,8 @@ PROBES = 16
 #: Numbers of all symbols up to which they are kept; else they are computed when they are needed, which takes
 #: a tenth of a product.
 MOST_SYMBOLS = 2**21
+#: Share of entries that are not zero up to which products with them are faster than with all.
+THIN = 0.1
 
 
 class RowPart(NamedTuple):
@@ -83,6 +86,7 @@ class Rows:
         self.operator = operator.astype(precision_of(like))
         self.like = like
         self._gram: tuple[Dictionary, scipy.sparse.csr_array | None] | None = None
+        self._full_gram: tuple[Dictionary, np.ndarray] | None = None
 
     @property
     def n_rows(self) -> int:
@@ -308,13 +312,39 @@ class Rows:
         counts = window_sums(present.reshape(self.n_bands, *grid), 1, self.axes).ravel()[index]
         return DeviceCache(index), DeviceCache((1 / counts).astype(precision_of(self.like)))
 
-    def pooled_places(self, values: Array) -> Array:
-        """Average numbers of places, shape (D,), over neighbours, where there are some."""
+    def pooled_places(self, values: Array, kind: Array | None = None) -> Array:
+        """Average numbers of places, shape (D,), over neighbours, where there are some, of the same kind.
+
+        Parameters
+        ----------
+        values : array of shape (D,)
+            The numbers.
+        kind : array of shape (D,), optional
+            1 for places of one kind, 0 for those of the other.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cofem.operators import Gradient
+        >>> rows = Rows(Gradient(4), like=np.zeros(1))
+        >>> rows.pooled_places(np.array([1.0, 3.0, 50.0, 70.0]), np.array([1.0, 1.0, 0.0, 0.0])).tolist()
+        [2.0, 2.0, 60.0, 60.0]
+        """
         grid = self.grid
         if grid is None or not _is_assigned_to(values):
             return values
         xp = namespace(values)
-        return xp.reshape(window_means(xp.reshape(values, grid), 1, self.axes), (-1,))
+        values = xp.reshape(values, grid)
+        if kind is None:
+            return xp.reshape(window_means(values, 1, self.axes), (-1,))
+        kind = xp.reshape(kind, grid)
+        found = xp.zeros_like(values)
+        for one in (kind, 1 - kind):
+            sums = window_sums(values * one, 1, self.axes)
+            sums /= xp.where(one > 0, window_sums(one, 1, self.axes), 1)
+            sums *= one
+            found += sums
+        return xp.reshape(found, (-1,))
 
     @property
     def has_squares(self) -> bool:
@@ -380,6 +410,23 @@ class Rows:
         matrix = self.operator.sparse_matrix()
         return None if matrix is None or np.iscomplexobj(matrix.data) else matrix.astype(np.float64)
 
+    def weighted_gram(self, weights: np.ndarray) -> np.ndarray | scipy.sparse.csr_array:
+        """Return ``B^H diag(weights) B``, in double precision, sparse if B is."""
+        if self._thin is None:
+            scaled = np.sqrt(weights)[:, None] * self.matrix  # of X^T X, NumPy computes one half
+            return scaled.conj().T @ scaled
+        found = self._thin.conj().T @ (scipy.sparse.diags_array(weights) @ self._thin)
+        return found if self.sparse is not None else found.toarray()
+
+    @cached_property
+    def _thin(self) -> scipy.sparse.csr_array | None:
+        """B as a sparse array, also where only its entries show that it is one; then not for large B."""
+        if self.sparse is not None:
+            return self.sparse
+        if np.count_nonzero(self.matrix) > THIN * self.matrix.size:
+            return None
+        return scipy.sparse.csr_array(self.matrix)
+
     def gram_of(self, phi: Dictionary) -> scipy.sparse.csr_array | None:
         """Return ``Phi^H Phi`` as a sparse array of real numbers, if it is one; the last one is kept."""
         if self._gram is None or self._gram[0] is not phi:
@@ -389,6 +436,18 @@ class Rows:
             else:
                 self._gram = phi, (matrix.T @ matrix).tocsr()
         return self._gram[1]
+
+    def full_gram_of(self, phi: Dictionary) -> np.ndarray:
+        """Return ``Phi^H Phi`` as an array, in double precision; the last one is kept."""
+        if self._full_gram is None or self._full_gram[0] is not phi:
+            gram = self.gram_of(phi)
+            self._full_gram = phi, phi.matrix.conj().T @ phi.matrix if gram is None else gram.toarray()
+        return self._full_gram[1]
+
+    @cached_property
+    def null_basis(self) -> np.ndarray:
+        """An orthonormal basis of what B does not see, shape (K, D), as far as it is known."""
+        return null_basis(self).astype(precision_of(self.like))
 
     @cached_property
     def _rank(self) -> int:

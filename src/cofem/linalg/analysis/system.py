@@ -10,18 +10,21 @@ residual in its norm stands for the error's energy.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse
 
-from cofem._arrays import Array, is_complex, namespace, standard_normal
+from cofem._arrays import Array, is_complex, namespace, on_device_of, precision_of, real_dot, standard_normal
+from cofem.linalg.analysis.null_space import NullSpace, WithoutNullSpace
 from cofem.linalg.analysis.rows import Rows
 from cofem.linalg.cg import CGResult, Measure, Progress, StopRule, conjugate_gradients, join_results
 from cofem.linalg.preconditioners.base import PosteriorPreconditioner
 from cofem.linalg.preconditioners.sparse_factor import SparseFactor, sparse_factor
-from cofem.linalg.preconditioners.waves import WavePreconditioner, wave_preconditioner
+from cofem.linalg.preconditioners.waves import WavePreconditioner, positive, wave_preconditioner
+from cofem.linalg.preconditioners.whole_factor import FullFactor, a_little_larger, patience, whole_factor
 from cofem.linalg.probes import random_signs
 from cofem.operators.dictionary import Dictionary
 
@@ -34,6 +37,42 @@ DELAY, WAVES_DELAY = 10, 1
 #: Unknowns up to which ``B^H diag(alpha) B`` is kept by its diagonals, 13 for first and second differences of
 #: a picture: a product takes 0.2 in place of 0.85 ms at 256 x 256, 1.4 in place of 4.2 ms at 512 x 512.
 MOST_FOR_DIAGONALS = 2**19
+#: Part of a residual, in units of rounding, below which nothing is left of it.
+NOTHING_LEFT = 10.0
+
+
+class _Rule(NamedTuple):
+    """When a solve is done: see `AnalysisSystem.solve`."""
+
+    tol: float
+    reference: float | None
+    max_iter: int
+    sure: bool
+
+    def measure(self, noise_var: float, known: np.ndarray, slowest: list[float]) -> Measure:
+        """Return the measure of the error, relative to the root of the reference.
+
+        Parameters
+        ----------
+        noise_var : float
+            Noise variance.
+        known : ndarray of shape (B,)
+            Squared energy of what was solved for before.
+        slowest : list of one float
+            The largest error behind a residual so far; this is its memory.
+        """
+
+        def measure(progress: Progress) -> np.ndarray:
+            against = noise_var * np.full(progress.rows.size, self.reference or 1.0)
+            if self.reference is None:
+                against = progress.energy + known[progress.rows]
+            if self.sure:
+                slowest[0] = max(slowest[0], progress.slowness())
+                against /= slowest[0]
+            with np.errstate(divide="ignore", invalid="ignore"):
+                return np.where(progress.preconditioned == 0, 0.0, np.sqrt(progress.preconditioned / against))
+
+        return measure
 
 
 @dataclass(frozen=True)
@@ -50,8 +89,13 @@ class AnalysisSystem:
         Precisions of ``B u``.
     noise_var : float
         Noise variance.
+    null : NullSpace or None
+        What B does not see, which is solved for apart.
     at_once : int
         Most right-hand sides that are solved together.
+    patience : int, optional
+        Steps of conjugate gradients after which a factor of A takes their place, if one is to be had; by
+        default as many as take its time.
 
     Examples
     --------
@@ -68,7 +112,9 @@ class AnalysisSystem:
     rows: Rows
     alpha: Array
     noise_var: float
+    null: NullSpace | None = None
     at_once: int = 32
+    patience: int | None = None
 
     def apply(self, x: Array) -> Array:
         """Return ``noise_var A x`` for x of shape (B, D)."""
@@ -106,10 +152,10 @@ class AnalysisSystem:
         return self.phi.operator.facts.one_per_row
 
     def diagonal(self) -> Array:
-        """Return the diagonal of A, shape (D,)."""
+        """Return the diagonal of A, shape (D,); some number in the place of zeros, where nobody sees."""
         found = self.rows.diagonal(self.alpha)
         found += self.phi.column_energy / self.noise_var
-        return found
+        return positive(found)
 
     @property
     def diagonal_is_exact(self) -> bool:
@@ -147,7 +193,7 @@ class AnalysisSystem:
         reference: float | None,
         max_iter: int,
         guess: Array | None = None,
-        preconditioner: PosteriorPreconditioner | None = None,
+        sure: bool = False,
     ) -> CGResult:
         """Solve ``noise_var A x = rhs``, which is overwritten.
 
@@ -158,35 +204,22 @@ class AnalysisSystem:
         tol : float
             Error in the energy norm of A, relative to the root of `reference`.
         reference : float or None
-            Squared energy that errors are compared with: N for a mean, D for a draw; None for that of each
-            solution itself.
+            Squared energy that errors are compared with: N for a mean, D for a draw, which is what rows of B
+            ask for; 1 for a draw of which no direction may be off by more than `tol` of its own standard
+            deviation; None for that of each solution itself.
         max_iter : int
             Most steps.
         guess : array of shape (B, D), optional
             Where to start; overwritten.
-        preconditioner : PosteriorPreconditioner, optional
-            If it was made already.
+        sure : bool
+            Whether the steps are asked how large the error behind a residual is. Else it is taken for what it
+            would be if the preconditioner were A.
         """
-        ready = self.preconditioner() if preconditioner is None else preconditioner
-        noise_var = self.noise_var
-
-        def measure(progress: Progress) -> np.ndarray:
-            against = (
-                progress.energy if reference is None else np.full(progress.rows.size, noise_var * reference)
-            )
-            with np.errstate(divide="ignore", invalid="ignore"):
-                return np.where(progress.preconditioned == 0, 0.0, np.sqrt(progress.preconditioned / against))
-
-        delay = _delay(ready)
         results = []
         for start in range(0, rhs.shape[0], self.at_once):
             some = slice(start, min(start + self.at_once, rhs.shape[0]))
-            residual, x0 = rhs[some, :], None if guess is None else guess[some, :]
-            if x0 is not None:
-                residual -= self.apply(x0)
-            judged = _with_what_steps_gain(measure, noise_var, reference, delay) if delay else measure
-            stop = StopRule(tol, max_iter, min_iter=1, measure=judged)
-            results.append(conjugate_gradients(self.apply, residual, stop, preconditioner=ready, x0=x0))
+            x0 = None if guess is None else guess[some, :]
+            results.append(self._solve_some(rhs[some, :], x0, _Rule(tol, reference, max_iter, sure)))
         if len(results) == 1:
             return results[0]
         joined = join_results(results)
@@ -195,18 +228,86 @@ class AnalysisSystem:
             x, joined.iterations, joined.converged, joined.broken, joined.error, joined.applications
         )
 
-    def preconditioner(self) -> PosteriorPreconditioner:
-        """Return what makes the system easy for conjugate gradients."""
+    def _solve_some(self, rhs: Array, guess: Array | None, rule: _Rule) -> CGResult:
+        steps = patience(self.phi, self.rows, self.alpha)
+        if steps is None or isinstance(self._quick, SparseFactor):
+            return self._iterate(self._quick, rhs, guess, rule)
+        steps = steps if self.patience is None else self.patience
+        first = None
+        if steps:
+            first = self._iterate(
+                self._quick, rhs + 0, guess, rule._replace(max_iter=min(steps, rule.max_iter))
+            )
+            if first.converged.all() or steps >= rule.max_iter:
+                return first
+        if self._factor is not None:
+            return self._iterate(self._factor, rhs, None, rule)
+        return self._iterate(self._quick, rhs, guess if first is None else first.x, rule)
+
+    def _iterate(
+        self, ready: PosteriorPreconditioner, rhs: Array, guess: Array | None, rule: _Rule
+    ) -> CGResult:
+        """Solve by conjugate gradients with a preconditioner, what B does not see apart."""
+        null, residual, x0 = self.null, rhs, guess
+        slowest = self._slowest if ready is self._quick else [1.0]
+        known = np.zeros(rhs.shape[0])
+        if x0 is not None:
+            residual -= self.apply(x0)
+        delay = 0 if rule.sure else _delay(ready)
+        if null is not None:
+            share, before = null.share(residual), real_dot(residual, residual)
+            known = real_dot(share, share * null.energies)
+            correction = share @ null.seen
+            x0 = correction if x0 is None else x0 + correction
+            residual -= share @ null.product
+            left = (
+                real_dot(residual, residual) > (NOTHING_LEFT * np.finfo(precision_of(rhs)).eps) ** 2 * before
+            )
+            if not left.all():  # it was the null space's, and is rounding
+                residual *= on_device_of(rhs, left[:, None].astype(precision_of(rhs)))
+            ready = WithoutNullSpace(ready, null)
+        measure = rule.measure(self.noise_var, known, slowest)
+        if delay:
+            measure = _with_what_steps_gain(measure, self.noise_var, rule.reference, delay)
+        measure = _unless_rounding(measure, known, float(np.finfo(precision_of(rhs)).eps))
+        stop = StopRule(rule.tol, rule.max_iter, min_iter=1, measure=measure)
+        found = conjugate_gradients(self.apply, residual, stop, preconditioner=ready, x0=x0)
+        return found if null is None else replace(found, x=null.without_unseen(found.x))
+
+    @cached_property
+    def _quick(self) -> PosteriorPreconditioner:
+        """What makes the system easy for conjugate gradients, and is quickly made."""
         factor = sparse_factor(self.phi, self.rows, self.alpha, self.noise_var)
         if factor is not None:
-            return factor
+            singular = self.null is not None and self.null.unseen.shape[0] > 0
+            return a_little_larger(factor) if singular else factor
         return wave_preconditioner(self.phi, self.rows, self.alpha, self.noise_var)
+
+    @cached_property
+    def _factor(self) -> PosteriorPreconditioner | None:
+        return whole_factor(self.phi, self.rows, self.alpha, self.noise_var)
+
+    @cached_property
+    def _slowest(self) -> list[float]:
+        """The largest error behind a residual that solves with the quick preconditioner have found."""
+        return [1.0]
 
 
 def _delay(ready: PosteriorPreconditioner) -> int:
-    if isinstance(ready, SparseFactor):
+    if isinstance(ready, SparseFactor | FullFactor):
         return 0
     return DELAY if isinstance(ready, WavePreconditioner) and ready.grid is None else WAVES_DELAY
+
+
+def _unless_rounding(measure: Measure, known: np.ndarray, eps: float) -> Measure:
+    """Return a measure that is zero where a residual is rounding, which steps do not reduce."""
+
+    def judged(progress: Progress) -> np.ndarray:
+        found = measure(progress)
+        size = (NOTHING_LEFT * eps) ** 2 * (progress.energy + known[progress.rows])
+        return np.where(progress.preconditioned <= size, 0.0, found)
+
+    return judged
 
 
 def _with_what_steps_gain(measure: Measure, noise_var: float, reference: float | None, delay: int) -> Measure:

@@ -126,7 +126,7 @@ def wave_preconditioner(
     """
     xp = namespace(alpha)
     prior = noise_var * rows.diagonal(alpha)
-    diagonal = prior + phi.column_energy
+    diagonal = positive(prior + phi.column_energy)
     circulant = phi.nearest_circulant()
     if rows.grid is None:
         return WavePreconditioner(xp.sqrt(reciprocal(diagonal)))
@@ -151,6 +151,12 @@ def wave_preconditioner(
     scale = xp.sqrt(float(np.mean(spectrum)) * reciprocal(diagonal))
     response = on_device_of(alpha, (1 / spectrum).astype(precision_of(alpha)))
     return WavePreconditioner(scale, rows.grid, response)
+
+
+def positive(diagonal: Array) -> Array:
+    """Return a diagonal with its mean in the place of zeros, which are those of places that nobody sees."""
+    xp = namespace(diagonal)
+    return xp.where(diagonal > 0, diagonal, xp.mean(diagonal))
 
 
 def _geometric_mean(x: Array) -> float:
