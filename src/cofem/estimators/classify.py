@@ -38,9 +38,9 @@ WIDENING = np.pi / 8
 #: Samples for each feature from which on the evidence keeps features out that do not predict; of fewer, it
 #: keeps so many that the log loss of new samples grows round by round.
 PLENTY = 5
-#: Parts in which samples are held out to choose the number of rounds; and rounds after the last one that is as
-#: good as the best, to half of its standard error, from which on there need be no more. With the best itself,
-#: kernels on wine had a log loss of 0.132 in place of 0.123 (six splits).
+#: Parts in which samples are held out to choose the number of rounds; and rounds after the last one that is
+#: as good as the best, to half of its standard error, from which on there need be no more. With the best
+#: itself, kernels on wine had a log loss of 0.132 in place of 0.123 (six splits).
 PARTS, PATIENCE, AS_GOOD = 3, 3, 0.5
 #: Priors that "auto" chooses from: from one precision for each feature to one for all.
 AUTO_PRIORS = (Independent(), Power(0.5), Power(1.0), Power(2.0))
@@ -60,8 +60,8 @@ class Rounds:
     """Weighted regressions, one after the other, each with the weights that the last one leads to.
 
     The logistic function is bounded from below by a Gaussian that touches it at ``+-xi`` (Jaakkola and Jordan
-    2000): a regression with the targets ``(t - 1/2) / w`` and the weights ``w = 2 lambda(xi)``. The best xi is
-    the root of the expected square of the linear predictor.
+    2000): a regression with the targets ``(t - 1/2) / w`` and the weights ``w = 2 lambda(xi)``. The best xi
+    is the root of the expected square of the linear predictor.
 
     Parameters
     ----------
@@ -220,8 +220,8 @@ class SparseBayesianClassifier(SparseSamples, ClassifierMixin, BaseEstimator, AB
         """Tell one class from the others.
 
         Where samples are not plenty, further rounds fit the training data ever better and new ones worse. So
-        the number of rounds, the prior if it is left open, and whether features are of use at all are chosen by
-        samples that are held out.
+        the number of rounds, the prior if it is left open, and whether features are of use at all are chosen
+        by samples that are held out.
         """
         choice = Choice(self.prior, self.max_iter)
         if not plenty or choice.prior == "auto":
@@ -236,7 +236,10 @@ class SparseBayesianClassifier(SparseSamples, ClassifierMixin, BaseEstimator, AB
             rounds.advance()
         status = choice.status
         if status is None:
-            moved = f"the last of {rounds.count} rounds changed a probability by {rounds.change:.2g} (tol={self.tol:g})"
+            moved = (
+                f"the last of {rounds.count} rounds changed a probability by {rounds.change:.2g} "
+                f"(tol={self.tol:g})"
+            )
             if rounds.settled(self.tol):
                 status = Status(StatusCode.CONVERGED, moved)
             else:
@@ -260,7 +263,7 @@ class SparseBayesianClassifier(SparseSamples, ClassifierMixin, BaseEstimator, AB
         best = int(np.argmin([min(losses) for losses, _, _ in found]))
         losses, count, ended = found[best]
         prior = priors[best]
-        chosen = "" if len(priors) == 1 else f"prior='auto' chose {prior.label}; "
+        chosen = f"prior='auto' chose {prior.label}; " if len(priors) > 1 and prior else ""
         if base <= min(losses):
             why = f"held-out log loss {base:.3g} of the intercept alone, {min(losses):.3g} with features"
             note = "no feature predicts samples that were held out, and all were left out"
@@ -278,7 +281,7 @@ class SparseBayesianClassifier(SparseSamples, ClassifierMixin, BaseEstimator, AB
     def _held_out_losses(
         self, prior: Any, X: Any, is_positive: np.ndarray, weights: np.ndarray, parts: np.ndarray
     ) -> tuple[list[float], int, str]:
-        """Return log losses after each round, the last round that is as good as the best one, and how it ended.
+        """Return log losses after each round, the last round as good as the best one, and how it ended.
 
         It ends as "settled", "worse" or "max_iter".
         """
@@ -442,7 +445,7 @@ def at_samples(model: SparseBayesianRegressor, X: Any) -> tuple[np.ndarray, np.n
 
 
 def is_as_good(differences: np.ndarray, weights: np.ndarray) -> bool:
-    """Tell whether the mean of differences, each so many times, is within `AS_GOOD` of its standard errors."""
+    """Tell whether a mean of differences, each so many times, is within `AS_GOOD` standard errors."""
     mean = float(np.average(differences, weights=weights))
     error = float(np.sum(weights * (differences - mean) ** 2)) ** 0.5 / float(weights.sum())
     return mean <= AS_GOOD * error

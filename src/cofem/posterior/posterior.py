@@ -238,10 +238,11 @@ class Posterior:
         3. for L tasks that share nothing, one for each task, at ``1 - (1 - level) / (D L)``; one of them is
            enough.
 
-        Of columns that look alike (a cosine of 0.5 and more), the one that was found may stand for another one
-        that would explain the data nearly as well. Each has its share of the Bayes factors of all that are
-        like it, and those shares are left out that, together, may be wrong by more than ``1 - level``. It takes
-        a few products with Phi for each column that was found; none where Phi is not at hand.
+        Of columns that look alike (a cosine of 0.5 and more), the one that was found may stand for another
+        that would explain the data nearly as well. Its chance is its share of the Bayes factors of all that
+        are like it. Those are left out with which one at least would be wrong with a probability above
+        ``1 - level``. It takes a few products with Phi for each column that was found; without Phi (after
+        `cofem.load`) it is not looked at.
 
         With `cofem.Block` whole blocks count, each by the ellipsoid of its coefficients' covariance, at
         ``1 - (1 - level)`` over the number of blocks; blocks that look alike are not told apart.
