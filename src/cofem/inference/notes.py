@@ -6,6 +6,7 @@ import numpy as np
 
 from cofem._arrays import (
     Array,
+    as_array,
     as_rows,
     average,
     inner,
@@ -14,6 +15,7 @@ from cofem._arrays import (
     precision_of,
     size,
     squared_modulus,
+    to_numpy,
     total,
 )
 from cofem.inference.base import State
@@ -42,6 +44,8 @@ RESIDUAL_OF_LEARNED = (0.2, 4.0)
 MOST_FREEDOM = 0.85
 #: Fewest data for a judgement.
 ENOUGH_TO_JUDGE = 20
+#: Different weights from which on they may tell that they were made of y, and which count as the same.
+ENOUGH_WEIGHTS, SAME = 5, 1e-9
 
 
 def about_the_data(data: Data, prepared: PreparedProblem) -> list[str]:
@@ -56,7 +60,48 @@ def about_the_data(data: Data, prepared: PreparedProblem) -> list[str]:
         notes.append("columns of Phi are too far apart in size for float32, so that the fit is in float64")
     if isinstance(data.noise_std, str) and prepared.noise.std is not None:
         notes.append("y is zero everywhere, so that there was no noise to learn from it")
+    if prepared.noise.weights is not None and follow(prepared.noise.weights, to_numpy(as_array(data.y, "y"))):
+        given, better = "sample_weight", "1 / post.predict(), kept above zero"
+        if data.sample_weight is None:
+            given, better = "noise_std", "the root of post.predict()"
+        notes.append(
+            Caution(
+                f"{given} was made of y itself: data that are small by chance count most, and the answer is "
+                f"too small. Make it of what is expected: fit once without, and take {better}"
+            )
+        )
     return notes
+
+
+def follow(weights: np.ndarray, y: np.ndarray) -> bool:
+    """Tell whether weights fall with the size of the data throughout, as ``1 / y`` of counts does.
+
+    Weights from elsewhere do not know the noise in y, so that they never follow it throughout, unless y is a
+    smooth curve with next to no noise: then there is no harm.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (N,)
+        Weights of the data.
+    y : ndarray of shape (N,) or (N, L)
+        The data.
+
+    Examples
+    --------
+    >>> y = np.random.default_rng(0).poisson(20, size=50)
+    >>> follow(1 / np.maximum(y, 1), y), follow(1 / np.full(50, 20.0), y)
+    (True, False)
+    """
+    if y.ndim != 1 or y.shape[0] < ENOUGH_TO_JUDGE or np.unique(weights).size < ENOUGH_WEIGHTS:
+        return False
+    moduli = np.abs(y)
+    along = np.diff(moduli)
+    if (along >= 0).all() or (along <= 0).all():
+        return False
+    order = np.lexsort((-weights, moduli))
+    steps = np.diff(weights[order]) / weights[order][:-1]
+    equal = np.diff(moduli[order]) == 0  # where data are equal, so must be their weights
+    return bool((steps <= SAME).all() and (steps[equal] >= -SAME).all())
 
 
 def about_copies(problem: Problem) -> list[str]:

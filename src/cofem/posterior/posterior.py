@@ -30,7 +30,7 @@ from cofem._warn import warn
 from cofem.inference.analysis.method import AnalysisEM
 from cofem.linalg.direct import CG_STEPS, is_cheaper
 from cofem.linalg.evidence import LogEvidence, log_determinant, log_evidence
-from cofem.operators import Operator, as_operator
+from cofem.operators import Operator, RealUnknown, as_operator
 from cofem.operators.fingerprint import Fingerprint
 from cofem.posterior.analysis import AnalysisSolver
 from cofem.posterior.constrained import AnalysisModel, ConstrainedModel, SynthesisModel, solve_constrained
@@ -446,13 +446,31 @@ class Posterior:
         >>> mean.shape, bool((std > 0.1).all())
         ((2,), True)
         """
-        xp = namespace(self.mean)
         if self.mean.ndim > 1:
+            xp = namespace(self.mean)
             each = self._each("predict", Phi_new, return_std=return_std, include_noise=include_noise, rng=rng)
             if not return_std:
                 return xp.stack(each, axis=1)
             return tuple(xp.stack(parts, axis=1) for parts in zip(*each, strict=True))
         new = self._need_operator("predict") if Phi_new is None else as_operator(Phi_new)
+        if new.is_complex and not is_complex(self.mean):
+            new = RealUnknown(new)
+        if isinstance(new, RealUnknown):
+            return self._predict_complex(new, return_std, include_noise, rng)
+        return self._predict(new, return_std, include_noise, rng)
+
+    def _predict_complex(self, new: RealUnknown, return_std: bool, include_noise: bool, rng: Any) -> Any:
+        """Predict complex data by coefficients that are real: both parts, whose variances add up."""
+        found = self._predict(new, return_std, False, rng)
+        if not return_std:
+            return new.unstack(found)
+        mean, variance = new.unstack(found[0]), squared_modulus(new.unstack(found[1]))
+        if include_noise:
+            variance = variance + self.noise_std**2
+        return mean, namespace(variance).sqrt(variance)
+
+    def _predict(self, new: Operator, return_std: bool, include_noise: bool, rng: Any) -> Any:
+        xp = namespace(self.mean)
         if new.shape[1] != self.mean.shape[0]:
             raise ValueError(f"Phi_new must have {self.mean.shape[0]} columns, got shape {new.shape}")
         mean = new.forward(self.mean)
