@@ -163,11 +163,19 @@ def _about_sums(problem: Problem, point: Array, fitted: Array) -> list[str]:
     chance = float(np.sqrt(np.mean((np.array(by_chance) - expected) ** 2)))
     if not ratio > max(TOGETHER * expected, expected + ABOVE_CHANCE * chance):
         return []
+    if phi.stored_entries:  # a table, whose columns have no widths
+        advice = (
+            'Sums over similar columns and predictions may still be good. Merge them, or try prior="auto"'
+        )
+    else:
+        advice = (
+            "Sums of neighbours and predictions may still be good. If the unknown is smooth, use wider "
+            "columns, or analysis= (sparse differences or wavelets)"
+        )
     return [
         Caution(
-            f"individual coefficients are unreliable: the selected columns overlap strongly (energy ratio "
-            f"{ratio:.2g}). Sums of neighbours and predictions may still be good. If the unknown is smooth, "
-            "use wider columns, or analysis= (sparse differences or wavelets)"
+            "individual coefficients are unreliable: the selected columns overlap strongly (energy ratio "
+            f"{ratio:.2g}). {advice}"
         )
     ]
 
