@@ -361,6 +361,9 @@ class AnalysisEM(Method):
         variance = row_variance = predicted = None
         kept: list[Array] = []
         draws = self.draws or pace_of(problem).draws[0 if problem.prior.averages else 1]
+        exact = system.exact_variances() if of_result else None
+        if exact is not None:
+            draws = 0
         for start in range(0, draws, at_once):
             count = min(at_once, draws - start)
             right = system.of_draws(count, rng, signs=True)
@@ -379,8 +382,9 @@ class AnalysisEM(Method):
                     predicted = _added(predicted, squared_modulus(problem.held_out.forward(x)))
                 variance = _added(variance, squared_modulus(x if centre is None else x - centre[i, :]))
             del right, centre, drawn
-        assert variance is not None
-        variance /= draws
+        if draws:
+            assert variance is not None
+            variance /= draws
         # The draws have shown how slow the system is, which a solve that starts near its end does not.
         if guess is not None:
             guess = namespace(guess).asarray(as_rows(guess), copy=True)
@@ -398,7 +402,10 @@ class AnalysisEM(Method):
             total /= draws
             return total
 
-        if inverse is not None and alike:
+        if exact is not None:
+            variance = exact
+        elif inverse is not None and alike:
+            assert variance is not None
             # The variance of a place given its neighbours is known; its mean given them is drawn (Siden et
             # al. 2018). Of the latter, the size relative to the former is alike from place to place.
             apart, weight = variance / inverse, draws / (draws + POOLED_FROM)
@@ -407,6 +414,7 @@ class AnalysisEM(Method):
             if of_result and float(namespace(pooled).max(pooled)) > FAR:
                 variance, solved = variance_from_afar(system, inverse, rng, self.draw_tol, self.cg_iterations)
                 accounts.append(_without_solution(solved))
+        assert variance is not None
         if problem.undetermined is not None:
             variance = variance + problem.widest * spread_of(problem.undetermined)
         if predicted is not None:

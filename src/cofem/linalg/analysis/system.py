@@ -274,6 +274,16 @@ class AnalysisSystem:
         found = conjugate_gradients(self.apply, residual, stop, preconditioner=ready, x0=x0)
         return found if null is None else replace(found, x=null.without_unseen(found.x))
 
+    def exact_variances(self) -> Array | None:
+        """Return the diagonal of the inverse of A, shape (D,), where a factor gives it at once; else None."""
+        singular = self.null is not None and self.null.unseen.shape[0] > 0
+        if singular or not isinstance(self._quick, SparseFactor):
+            return None
+        found = self._quick.inverse_diagonal()
+        if found is None:
+            return None
+        return on_device_of(self.alpha, (self.noise_var * found).astype(precision_of(self.alpha)))
+
     @cached_property
     def _quick(self) -> PosteriorPreconditioner:
         """What makes the system easy for conjugate gradients, and is quickly made."""

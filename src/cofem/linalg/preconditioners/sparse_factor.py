@@ -20,6 +20,7 @@ import scipy.sparse
 
 from cofem._arrays import Array, is_complex
 from cofem._memory import is_available
+from cofem.linalg.banded_inverse import LEAST_BLOCK, inverse_diagonal
 from cofem.linalg.preconditioners.base import PosteriorPreconditioner
 from cofem.operators.dictionary import Dictionary
 
@@ -31,6 +32,8 @@ MOST_UNKNOWNS = 2**10
 NARROW = 128
 #: Share of the memory that a band and its factor may take, and rows of B that are worked on at once.
 SHARE_OF_MEMORY, ROWS_AT_ONCE = 0.5, 2**16
+#: Columns of the identity that are solved for together.
+COLUMNS_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,19 @@ class SparseFactor(PosteriorPreconditioner):
 
     def _solve(self, columns: np.ndarray) -> np.ndarray:
         return np.asarray(self._factor.solve(columns))
+
+    def inverse_diagonal(self) -> np.ndarray | None:
+        """Return the diagonal of the inverse, shape (D,), one column after the other; None if they are many."""
+        size = self.matrix.shape[-1]
+        if size > MOST_UNKNOWNS:
+            return None
+        found = np.empty(size)
+        for start in range(0, size, COLUMNS_AT_ONCE):
+            some = slice(start, min(start + COLUMNS_AT_ONCE, size))
+            unit = np.zeros((size, some.stop - start))
+            unit[some] = np.eye(some.stop - start)
+            found[some] = np.diagonal(self._solve(unit)[some])
+        return found
 
     @property
     def exists(self) -> bool:
@@ -113,6 +129,15 @@ class BandFactor(SparseFactor):
 
     def _solve(self, columns: np.ndarray) -> np.ndarray:
         return np.asarray(scipy.linalg.cho_solve_banded((self._factor, True), columns))
+
+    def inverse_diagonal(self) -> np.ndarray | None:
+        """Return the diagonal of the inverse, shape (D,), by Takahashi's recursion."""
+        reach, size = len(self.matrix) - 1, self.matrix.shape[1]
+        width = max(reach, LEAST_BLOCK)
+        if size < 3 * width:
+            return super().inverse_diagonal()
+        # Two matrices for each block: its inverse, and what leads to the next one.
+        return inverse_diagonal(self.matrix) if is_available(16.0 * width * size, SHARE_OF_MEMORY) else None
 
 
 def sparse_factor(phi: Dictionary, rows: Any, alpha: Array, noise_var: float) -> SparseFactor | None:
