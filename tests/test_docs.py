@@ -60,8 +60,8 @@ def small_problem() -> dict[str, Any]:
 
 #: A number as it stands in a text.
 NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
-#: How far numbers that are shown may be off, relative to themselves: rounding differs from machine to machine,
-#: and with it what is measured, by much, and steps, by one of 19; data that are held out are the same ones.
+#: How far numbers that are shown may be off, relative to themselves: rounding differs between machines, and
+#: with it what is measured, by much, and steps, by one of 19; data that are held out are the same ones.
 SHOWN_DIGITS, SHOWN_COUNTS = 0.5, 0.1
 
 
@@ -141,8 +141,8 @@ def test_what_is_stale_is_found(printed: str, same: bool) -> None:
 
 
 def test_values_behind_expressions_are_found() -> None:
-    code = 'post.support()  # 20, 77\npost.std  # of |z|\npost.status  # "... periods of 12 ..."\nx = 3  # (D, L)\n'
-    assert shown_values(code) == [("post.support()", "20, 77"), ("post.status", '"... periods of 12 ..."')]
+    code = 'post.support()  # 20, 77\npost.std  # of |z|\npost.status  # "... of 12 ..."\nx = 3  # (D, L)\n'
+    assert shown_values(code) == [("post.support()", "20, 77"), ("post.status", '"... of 12 ..."')]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
