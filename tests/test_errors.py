@@ -182,7 +182,7 @@ TOGETHER, IN_TURN = {}, {"alpha_init": 1.0}
 
 
 @pytest.mark.parametrize(
-    ("settings", "parts"), [(TOGETHER, ["noise"]), (IN_TURN, [f"noise {number}/5" for number in range(1, 6)])]
+    ("settings", "parts"), [(TOGETHER, ["noise"]), (IN_TURN, [f"noise {number}/8" for number in range(1, 9)])]
 )
 def test_a_callback_sees_the_noise_being_learned(settings, parts):
     case = dense_case(256, f=2, density=0.05, noise_std=0.01)
@@ -200,7 +200,7 @@ def test_a_callback_sees_the_noise_being_learned(settings, parts):
     assert post.noise_std == last[-1].noise_std
 
 
-@pytest.mark.parametrize(("settings", "part"), [(TOGETHER, "noise"), (IN_TURN, "noise 1/5")])
+@pytest.mark.parametrize(("settings", "part"), [(TOGETHER, "noise"), (IN_TURN, "noise 1/8")])
 def test_a_callback_stops_the_learning_of_the_noise_as_well(settings, part):
     case = dense_case(256, f=2, density=0.05, noise_std=0.01)
     seen, seen_noise = [], []

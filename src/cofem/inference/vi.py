@@ -120,7 +120,8 @@ class VI(ExpectationMaximisation):
         precision that the bound gives the data, and ``q = s mean + beta Phi^H (y - Phi mean)``. It grows from
         near zero at a steady rate, and is not seen in the mean for long.
         """
-        if not problem.prior.is_independent or problem.nonnegative or problem.y.ndim > 1:
+        plain = problem.prior.is_independent and not problem.nonnegative and problem.y.ndim == 1
+        if not (plain and problem.phi.gain):
             return False
         q = self._pull(problem, state.mean) / problem.noise_var
         s = self._half_curvature(problem) / problem.noise_var

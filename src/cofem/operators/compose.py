@@ -66,9 +66,6 @@ class Scaled(SameAxes):
     def _rows(self, indices: np.ndarray) -> Array:
         return self.scalar * self.operator._rows(indices)
 
-    def _take_rows(self, indices: np.ndarray) -> Operator:
-        return scale(self.scalar, self.operator._take_rows(indices))
-
     def _local_gram(self, indices: np.ndarray) -> Array:
         # Complex for a complex scalar, as in `_gram`.
         return (self.scalar.conjugate() * self.scalar) * self.operator._local_gram(indices)
@@ -343,6 +340,9 @@ class Product(Operator):
         count = next((i for i, factor in enumerate(left) if not factor.facts.one_per_row), len(left))
         if count:
             rest = self.factors[count:]
+            if isinstance(rest[0], Scaled):  # which may pick samples inside
+                inside = compose(*self.factors[:count], rest[0].operator, *rest[1:])
+                return (rest[0].scalar * inside).decay()
             known = None if _picks(rest) else compose(*rest)._decay()
             if known is None:
                 return None
