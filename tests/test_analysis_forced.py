@@ -32,7 +32,7 @@ def without_factors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(whole_factor, "MOST_FULL", 0)
 
 
-def assert_one_answer(post: cofem.Posterior, Phi: Any, y: np.ndarray, rough: float = 0.15) -> None:
+def assert_one_answer(post: cofem.Posterior, Phi: Any, y: np.ndarray, rough: float = 0.2) -> None:
     """Mean, deviations, covariance and draws are those of the exact posterior at the precisions found."""
     mean, covariance = exact(Phi, post.analysis, y, np.asarray(post.alpha, float), post.noise_std)
     covariance = post.scale * covariance
@@ -51,9 +51,9 @@ def assert_one_answer(post: cofem.Posterior, Phi: Any, y: np.ndarray, rough: flo
 
 
 def half_unseen() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    seen = np.ones((24, 24), dtype=bool)
-    seen[:14] = False
-    return seen, np.sin(2 * np.pi * np.indices((24, 24)).sum(0) / 8), np.full(576, 0.01)
+    seen = np.ones((18, 18), dtype=bool)
+    seen[:11] = False
+    return seen, np.sin(2 * np.pi * np.indices((18, 18)).sum(0) / 8), np.full(324, 0.01)
 
 
 def gap_in_lines() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -64,16 +64,16 @@ def gap_in_lines() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def noise_alone() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    seen = np.ones((20, 20), dtype=bool)
-    seen[15:] = False
-    return seen, np.zeros((20, 20)), np.ones(400)
+    seen = np.ones((14, 14), dtype=bool)
+    seen[10:] = False
+    return seen, np.zeros((14, 14)), np.ones(196)
 
 
 def odd_holes() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    seen = np.random.default_rng(5).random((17, 23)) < 0.5
-    seen[3:10, 4:14] = False
-    seen[12:, 20:] = False
-    return seen, np.hypot(*np.indices((17, 23))) / 9 + (np.indices((17, 23))[1] > 11), np.full(391, 0.05)
+    seen = np.random.default_rng(5).random((13, 17)) < 0.5
+    seen[3:8, 4:12] = False
+    seen[10:, 14:] = False
+    return seen, np.hypot(*np.indices((13, 17))) / 9 + (np.indices((13, 17))[1] > 9), np.full(221, 0.05)
 
 
 HOLES: dict[str, Callable] = {
@@ -95,7 +95,7 @@ def test_inside_and_beside_holes_there_is_one_answer(
     else:  # which comes after steps, as in larger pictures
         monkeypatch.setattr(sparse_factor, "MOST_UNKNOWNS", 0)
     y = (u.ravel() + noise * np.random.default_rng(1).standard_normal(u.size))[seen.ravel()]
-    post = cofem.fit(Mask(seen), y, analysis=seen.shape, method=FORCED, rng=0)
+    post = cofem.fit(Mask(seen), y, analysis=seen.shape, noise_std=float(noise[0]), method=FORCED, rng=0)
     assert_one_answer(post, Mask(seen), y)
 
 
@@ -131,13 +131,13 @@ def test_other_data_have_one_answer(kind: str, monkeypatch: pytest.MonkeyPatch) 
 # --- what has no prior ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("offset", [1e3, 1e6])
+@pytest.mark.parametrize("offset", [pytest.param(1e3, marks=pytest.mark.nightly), 1e6])
 @pytest.mark.parametrize("kind", ["series", "picture", "forced", "blur", "slope", "apart", "known"])
 def test_nothing_depends_on_what_has_no_prior(kind: str, offset: float) -> None:
     rng = np.random.default_rng(0)
     analysis: Any = "auto"
     options: dict[str, Any] = {"rng": 0}
-    shape = (90,) if kind in ("series", "slope") else (12, 13)
+    shape = (90,) if kind in ("series", "slope") else (8, 9)
     Phi: Any = Identity(90) if kind == "series" else Mask(rng.random(shape) < 0.7)
     null = np.ones(shape)
     if kind == "forced":
@@ -147,7 +147,7 @@ def test_nothing_depends_on_what_has_no_prior(kind: str, offset: float) -> None:
     if kind == "slope":
         analysis, null = Gradient(90, order=2), np.arange(90) / 30 - 7
     if kind == "apart":
-        analysis, null = Gradient(shape, axes=1), np.arange(12.0)[:, None] + np.zeros(shape)
+        analysis, null = Gradient(shape, axes=1), np.arange(8.0)[:, None] + np.zeros(shape)
     if kind == "known":
         options["noise_std"] = 0.05
     u = np.sin(np.add.reduce(np.indices(shape)) / 4)

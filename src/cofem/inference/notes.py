@@ -163,11 +163,19 @@ def _about_sums(problem: Problem, point: Array, fitted: Array) -> list[str]:
     chance = float(np.sqrt(np.mean((np.array(by_chance) - expected) ** 2)))
     if not ratio > max(TOGETHER * expected, expected + ABOVE_CHANCE * chance):
         return []
+    if problem.phi.operator.stored_entries:  # a table, whose columns have no widths
+        advice = (
+            'Sums over similar columns and predictions may still be good. Merge them, or try prior="auto"'
+        )
+    else:
+        advice = (
+            "Sums of neighbours and predictions may still be good. If the unknown is smooth, use wider "
+            "columns, or analysis= (sparse differences or wavelets)"
+        )
     return [
         Caution(
-            f"individual coefficients are unreliable: the selected columns overlap strongly (energy ratio "
-            f"{ratio:.2g}). Sums of neighbours and predictions may still be good. If the unknown is smooth, "
-            "use wider columns, or analysis= (sparse differences or wavelets)"
+            "individual coefficients are unreliable: the selected columns overlap strongly (energy ratio "
+            f"{ratio:.2g}). {advice}"
         )
     ]
 
@@ -197,7 +205,8 @@ def _about_the_noise(outcome: Outcome, fitted: Array, learned: bool) -> list[str
     residual = (average(squared_modulus(misfit)) / problem.noise_var) ** 0.5
     least, most = RESIDUAL_OF_LEARNED if learned else FITTING_RESIDUAL
     power = (average(squared_modulus(problem.y)) / problem.noise_var) ** 0.5
-    freedom = (1 - state.alpha * state.variance) * _not_zero(state)
+    freedom = 1 - state.alpha * state.variance
+    freedom = namespace(freedom).where(_not_zero(state), freedom, 0 * freedom)
     used = min(max(total(freedom) / problem.n_rows, 0.0), 1.0)
     seems = ""
     if power**2 < 1 - 5 * (2 / count) ** 0.5:

@@ -261,7 +261,10 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
         notes.append(words)
     noise_var = float(np.median(chosen.noise))
     if not known and given[best].noise_var is not None:
-        notes.append("the noise was learned by the evidence, with the spectrum")
+        notes.append(
+            "the noise was learned by the evidence, with the spectrum; intervals take both for certain, and "
+            "may be a third too narrow"
+        )
     elif not known:
         turns = "" if len(parts) == 1 else f", {len(parts)} parts in turn"
         notes.append(f"the noise was learned from predictions of {count} data held out{turns}")

@@ -94,7 +94,6 @@ def null_basis(rows: Any) -> np.ndarray:
     [[0.5, 0.5, 0.5, 0.5]]
     """
     size = rows.operator.shape[1]
-    is_small = size <= SMALL_SIDE and prod(rows.operator.shape) <= SMALL_ENTRIES
     if rows.operator.facts.column_gram is not None:  # it keeps all lengths
         return np.zeros((0, size))
     if rows.grid is not None:
