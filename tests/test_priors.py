@@ -446,7 +446,7 @@ def test_mackays_update_gives_up_all_columns_where_there_is_no_signal(size: floa
     Phi, Y = rng.standard_normal((20, 300)), size * rng.standard_normal((20, 4))
     prior, method = cofem.MultiTask(cofem.Block(3)), cofem.IRLS(update="mackay")
     post = cofem.fit(Phi, Y, noise_std=1.0, prior=prior, method=method)
-    assert post.converged
+    assert post.status.code is cofem.StatusCode.CONVERGED  # its warning is about the noise
     assert not post.mean.any()
     assert np.all((post.variance > 0) & (post.variance < 1e-10))
 
