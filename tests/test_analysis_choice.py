@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import numpy as np
 import scipy.sparse
 from scipy.ndimage import gaussian_filter
 
 import cofem
-from cofem.operators import Mask
+from cofem.inference.analysis.rows_alike import about_line
+from cofem.operators import Identity, Mask
 
 
 def projections(n: int, views: int) -> scipy.sparse.csr_array:
@@ -50,6 +54,15 @@ def test_a_fit_of_projections_ends_where_further_steps_gain_little() -> None:
     assert error(post, u) < 1.15 * error(longer, u)
 
 
+def test_candidates_are_told_with_standard_errors_and_a_sign() -> None:
+    u, rng = slice_of_a_body(24), np.random.default_rng(0)
+    seen = rng.random(u.shape) < 0.5
+    y = u[seen] + 0.1 * rng.standard_normal(int(seen.sum()))
+    notes = " ".join(cofem.fit(Mask(seen), y, analysis="auto", noise_std=0.1, rng=0).status.notes)
+    number = r"[+-][0-9.e-]+ \+- [0-9.e-]+"
+    assert re.search(rf"in nats a datum, higher is better: first and second differences.* {number}\)", notes)
+
+
 def test_colours_are_a_third_axis() -> None:
     """Three pictures with the same edges: together they are as good as each by itself."""
     rng = np.random.default_rng(1)
@@ -66,3 +79,20 @@ def test_colours_are_a_third_axis() -> None:
     assert error(together, u) < 1.1 * np.linalg.norm(np.stack(apart, 1).ravel() - u.ravel()) / np.linalg.norm(
         u
     )
+
+
+def test_a_picture_that_is_taken_for_a_line_is_warned_about() -> None:
+    rng = np.random.default_rng(0)
+    u = slice_of_a_body(12).ravel() + 0.05 * rng.standard_normal(144)
+    post = cofem.fit(Identity(144), u, analysis="auto", noise_std=0.05, rng=0)
+    assert any("give analysis=(12, 12)" in warning for warning in post.status.warnings)
+
+    def about(y: np.ndarray, analysis: Any = "auto") -> list[str]:
+        data = cofem._fit.Data(Identity(400), y + 0.05 * rng.standard_normal(400), 0.05)
+        problem = cofem._fit.prepare(data, cofem.Independent(), False).problem
+        return about_line(problem, analysis, (400,))
+
+    assert about(slice_of_a_body(20).ravel())
+    assert not about(slice_of_a_body(20).ravel(), analysis=400)
+    for period in (20, 37.3):  # a row long, and not
+        assert not about(np.sin(2 * np.pi * np.arange(400) / period))

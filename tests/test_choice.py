@@ -127,7 +127,7 @@ def test_spikes_behind_a_blur_stay_spikes() -> None:
 
 
 def test_the_default_stays_where_another_prior_is_not_plainly_better() -> None:
-    """Behind a wavelet, which passes a band, another prior was 0.4 standard errors better, and off by 46 %."""
+    """Behind a wavelet, which passes a band, another was 0.4 standard errors better, and off by 46 %."""
     rng = np.random.default_rng(0)
     z = np.zeros(200)
     z[rng.choice(200, 12, replace=False)] = rng.choice([-1.0, 1.0], 12) * rng.uniform(0.3, 1, 12)
@@ -140,6 +140,10 @@ def test_the_default_stays_where_another_prior_is_not_plainly_better() -> None:
     assert first.difference > -2 * first.standard_error
     assert best is not first
     assert table.prior == cofem.Independent()
+    text = table.in_words()
+    assert f"{best.label} is no more than two standard errors better, and less safe" in text
+    assert f"against {best.label}, in nats a datum, higher is better: Independent() -" in text
+    assert "higher is better" in repr(table).splitlines()[0]
 
 
 def test_a_method_that_is_named_keeps_to_its_form() -> None:

@@ -42,8 +42,8 @@ WEAK = 0.1
 #: Data below which every one of them is held out once, in this many parts.
 FEW_DATA, MANY_PARTS = 100, 10
 #: Standard errors below the best within which the default is as good, and where data are few the prior that
-#: ties coefficients most. With the best as it was, sections behind a wavelet went from 7 % of error to 46 % for
-#: 0.4 standard errors: what is held out of a band says little about what lies outside of it.
+#: ties coefficients most. With the best as it was, spikes behind a wavelet went from 7 % of error to 46 % for
+#: 0.4 of one: what is held out of a band says little about what lies outside of it.
 AS_GOOD = 2.0
 #: Parts that priors are judged by, at most, where data are not few and the best one is all that is asked for.
 MOST_PARTS = 2
@@ -129,8 +129,8 @@ class Jury:
     def judge_rivals(self) -> None:
         """Judge by all parts what the choice is between.
 
-        That is the best, a mode where signals are weak, and the default where it is within two standard errors
-        of the best by the parts so far, but more than one behind.
+        That is the best, a mode where signals are weak, and the default where it is one to two standard
+        errors behind the best by the parts so far.
         """
         best, default = self.best, self.default
         rivals = {best, *self.modes[:2]}
@@ -259,8 +259,8 @@ class Jury:
     def chosen(self) -> int:
         """Number of the prior to take: the best or one that is nearly as good, and safer.
 
-        The default, where it is within two standard errors of the best. Of few data several priors are, and the
-        one that ties coefficients most is the safest. Of weak signals in many columns, a mode within one
+        The default, where it is within two standard errors of the best. Of few data several priors are, and
+        the one that ties coefficients most is the safest. Of weak signals in many columns, a mode within one
         standard error of the best is taken: it is the only one, where other fits end in one of many.
         """
         best, default = self.best, self.default

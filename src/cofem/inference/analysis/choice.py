@@ -19,6 +19,7 @@ from cofem.inference.analysis.process import learn_process
 from cofem.inference.analysis.residuals import neighbours_alike
 from cofem.inference.analysis.tiles import LARGE, TILES, tiles
 from cofem.inference.base import State
+from cofem.inference.comparison import against, standard_error
 from cofem.inference.loop import Stage
 from cofem.inference.noise.held_out import HeldOutParts
 from cofem.inference.noise.strategy import Plan
@@ -260,7 +261,10 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
         notes.append(words)
     noise_var = float(np.median(chosen.noise))
     if not known and given[best].noise_var is not None:
-        notes.append("the noise was learned by the evidence, with the spectrum")
+        notes.append(
+            "the noise was learned by the evidence, with the spectrum; intervals take both for certain, and "
+            "may be a third too narrow"
+        )
     elif not known:
         turns = "" if len(parts) == 1 else f", {len(parts)} parts in turn"
         notes.append(f"the noise was learned from predictions of {count} data held out{turns}")
@@ -386,14 +390,13 @@ def _best(given: list[Candidate], found: list[Judged]) -> tuple[int, str]:
     """Return which candidate predicts best, and the choice in words."""
     densities = [np.concatenate(judged.density) for judged in found]
     best = best_of(densities)
+    gains = ((given[i], densities[i] - densities[best]) for i in range(len(given)) if i != best)
     others = ", ".join(
-        f"{given[i].label} {np.mean(densities[i] - densities[best]):.3g}"
-        for i in range(len(given))
-        if i != best
+        f"{one.label} {against(float(np.mean(gain)), standard_error(gain))}" for one, gain in gains
     )
     return best, (
         f"analysis by {given[best].label}: chosen by the log density of {densities[best].size} data held out "
-        f"(the others, in nats a datum: {others})"
+        f"(against it, in nats a datum, higher is better: {others})"
     )
 
 
