@@ -352,9 +352,9 @@ MUTATIONS = (
     Mutation(
         "learned noise: coefficients that none were seen to be zero of",
         "inference/noise/least_squares.py",
-        "weights[0] += SEEN",
-        "weights[0] += 0",
-        ("test_least_squares_noise.py::test_the_noise_is_learned_where_columns_hardly_overlap",),
+        "WEAKEST, APART, SEEN = 2.0, 4.0, 10.0",
+        "WEAKEST, APART, SEEN = 2.0, 4.0, 1e-9",
+        ("test_least_squares_noise.py::test_noise_alone_does_not_shrink_to_the_smallest_coefficients",),
     ),
     Mutation(
         "learned noise: least squares without its degrees of freedom",

@@ -16,7 +16,7 @@ from cofem.inference.noise.rules import ENOUGH_FOR_MEDIAN
 
 
 def genotypes(n: int, d: int, share: float, seed: int) -> tuple[np.ndarray, np.ndarray, float]:
-    """Counts of alleles in blocks whose neighbours are alike, data of which a share is signal, and the noise."""
+    """Counts of alleles in blocks whose neighbours are alike, data with a share of signal, and the noise."""
     rng = np.random.default_rng(seed)
     counts = np.zeros((n, d))
     threshold = norm.ppf(rng.uniform(0.1, 0.5, d))
@@ -33,9 +33,9 @@ def genotypes(n: int, d: int, share: float, seed: int) -> tuple[np.ndarray, np.n
 
 
 def test_weak_signals_cost_few_steps_of_learning_the_noise() -> None:
-    """The noise rose from far below in a dozen turns, and further tries took 15 steps each: 340 to 370 steps in all."""
+    """The noise rose from far below in a dozen turns, and further tries took 15 steps: 340 to 370 in all."""
     noise, steps = [], []
-    for seed in range(1, 4):
+    for seed in range(1, 3):
         X, y, truth = genotypes(200, 400, 0.1, seed)
         stages: list[str] = []
         post = cofem.fit(X, y, callback=lambda snapshot, to=stages: to.append(snapshot.stage) and False)

@@ -55,7 +55,8 @@ class MacKay(EM):
     def init(self, problem: Problem, alpha: np.ndarray, rng: np.random.Generator) -> tuple[State, Info]:
         """Begin with a broader prior than usual: fewer columns that look alike end in a poor optimum."""
         power = average(squared_modulus(problem.y))
-        broader = BROADER * min(1.0, NOISY * power / problem.noise_var) ** 2
+        excess = min(max(problem.noise_var / (power or np.inf), NOISY), 1.0) / NOISY
+        broader = BROADER / excess**2
         return super().init(problem, alpha * alpha.dtype.type(broader), rng)
 
     def leap_weights(self, state: State) -> np.ndarray:

@@ -23,7 +23,6 @@ from cofem._arrays import (
     inner,
     is_complex,
     namespace,
-    on_device_of,
     precision_of,
     real_dot,
     squared_modulus,
@@ -133,54 +132,59 @@ def are_enough(problem: Problem) -> bool:
 
 def least_squares(problem: Problem) -> Coefficients | None:
     """Solve for the coefficients without a prior; None where that says little or would take long."""
-    phi = problem.phi
-    kept = ~to_numpy(phi.is_zero)
-    columns = int(np.count_nonzero(kept))
+    phi, n_rows = problem.phi, problem.n_rows
+    xp = namespace(phi.column_energy)
+    kept = xp.logical_not(phi.is_zero)
+    columns = int(xp.count_nonzero(kept))
     plenty = are_enough(problem)
-    if not plenty and (columns > problem.n_rows or columns == 0):
+    if not plenty and not 0 < columns <= n_rows:
         return None
-    overlap = _overlap(problem, kept)
+    overlap = _overlap(problem, kept, columns)
     if not plenty and not overlap <= MOST_OVERLAP:
         return None
+    known, inflation = kept, 1.0
     if overlap <= NO_OVERLAP:
         mean = phi.adjoint(problem.y) / _divisor(problem, kept)
         variance, used = 1 / _divisor(problem, kept), float(columns)
     elif is_small(phi.operator) and isinstance(problem.y, np.ndarray):
         mean, variance, used = _by_factor(problem, kept)
+        each = variance * phi.column_energy
+        known, inflation = kept & (each <= MOST_INFLATION), float(np.median(each[kept]))
     else:
-        solved = _by_steps(problem, kept)
+        solved = _by_steps(problem, kept, columns)
         if solved is None:
             return None
-        mean, variance, used = solved
-    inflation = to_numpy(variance * phi.column_energy).astype(np.float64)
-    if not plenty and not np.median(inflation[kept]) <= MOST_INFLATION:
-        return None
-    known = kept & (inflation <= MOST_INFLATION)
-    squares = to_numpy(squared_modulus(as_rows(mean)) / variance).astype(np.float64)[:, known]
+        mean, inflation, used = solved
+        variance = inflation / _divisor(problem, kept)
     misfit = problem.y - phi.forward(mean)
-    freedom = problem.n_tasks * max(problem.n_rows - used, 0.0)
+    freedom = problem.n_tasks * max(n_rows - used, 0.0)
     freedom = freedom if freedom > 0.5 else 0.0  # rounding
     left_over = inner(misfit, misfit) if freedom else 0.0
+    if plenty:
+        return Coefficients(np.empty(0), left_over, freedom, is_complex(problem.y))
+    if not inflation <= MOST_INFLATION:
+        return None
+    squares = to_numpy(squared_modulus(as_rows(mean)) / variance).astype(np.float64)[:, to_numpy(known)]
     return Coefficients(squares.ravel(), left_over, freedom, is_complex(problem.y))
 
 
-def _divisor(problem: Problem, kept: np.ndarray) -> Array:
+def _divisor(problem: Problem, kept: Array) -> Array:
     """Return energies of the columns, with 1 in place of those that are zero."""
     energy = problem.phi.column_energy
     xp = namespace(energy)
-    return xp.where(on_device_of(energy, kept), energy, xp.ones_like(energy))
+    return xp.where(kept, energy, xp.ones_like(energy))
 
 
-def _overlap(problem: Problem, kept: np.ndarray) -> float:
+def _overlap(problem: Problem, kept: Array, columns: int) -> float:
     """Estimate the mean square of ``phi_i^H phi_j / (|phi_i| |phi_j|)`` over i, summed over the other j."""
     root = _divisor(problem, kept) ** 0.5
-    signs = draw_signs(2, kept.size, np.random.default_rng(0)).probes(problem.y)
-    signs = signs * on_device_of(root, kept)
+    signs = draw_signs(2, problem.n_columns, np.random.default_rng(0)).probes(problem.y)
+    signs = signs * namespace(root).astype(kept, root.dtype)
     rest = problem.phi.gram(signs / root) / root - signs
-    return inner(rest, rest) / (2 * max(int(np.count_nonzero(kept)), 1))
+    return inner(rest, rest) / (2 * max(columns, 1))
 
 
-def _by_factor(problem: Problem, kept: np.ndarray) -> tuple[Array, Array, float]:
+def _by_factor(problem: Problem, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
     """Return coefficients, their variances in units of the noise, and how many directions they use."""
     alpha = RIDGE * _divisor(problem, kept).astype(np.float64)
     system = DirectSystem(problem.phi.operator.astype("float64"), alpha, 1.0)
@@ -190,8 +194,8 @@ def _by_factor(problem: Problem, kept: np.ndarray) -> tuple[Array, Array, float]
     return mean.astype(problem.y.dtype), variance, used
 
 
-def _by_steps(problem: Problem, kept: np.ndarray) -> tuple[Array, Array, float] | None:
-    """Return the same by conjugate gradients, with one factor for all variances; None if they take long."""
+def _by_steps(problem: Problem, kept: Array, columns: int) -> tuple[Array, float, float] | None:
+    """Return the same by conjugate gradients, with one inflation for all; None if they take long."""
     phi, y = problem.phi, as_rows(problem.y)
     energy = _divisor(problem, kept)
     ridge = RIDGE * energy
@@ -202,10 +206,9 @@ def _by_steps(problem: Problem, kept: np.ndarray) -> tuple[Array, Array, float] 
     solved = conjugate_gradients(lambda x: phi.gram(x) + ridge * x, right, stop, preconditioner=jacobi)
     if not solved.converged.all():
         return None
-    count = int(np.count_nonzero(kept))
-    inflation = float(np.mean(real_dot(solved.x[len(y) :, :], energy * solved.x[len(y) :, :]))) / count
-    mean = solved.x[: len(y), :].reshape(problem.y.shape[:-1] + (-1,))
-    return mean, inflation / energy, float(count)
+    of_noise = solved.x[len(y) :, :]
+    inflation = float(np.mean(real_dot(of_noise, energy * of_noise))) / columns
+    return solved.x[: len(y), :].reshape(problem.y.shape[:-1] + (-1,)), inflation, float(columns)
 
 
 def likely_noise(found: Coefficients) -> float:
