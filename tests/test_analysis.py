@@ -733,20 +733,23 @@ def test_a_task_that_does_not_see_its_level_says_so() -> None:
     same = dict(noise_std=0.1, analysis=Gradient(60), prior=cofem.MultiTask(), rng=0)
     post = cofem.fit([Phi, blind], [y, np.ones(59)], **same)
     assert "common null space of 1 dimension" in str(post.status)
-    with pytest.warns(cofem.ConvergenceWarning, match="do not determine the unknown"):
-        cofem.fit([Phi, blind], [y, np.ones(59)], method=AnalysisEM(exact=False), **same)
+    with pytest.warns(cofem.ReliabilityWarning, match="common null space of 1 dimension"):
+        forced = cofem.fit([Phi, blind], [y, np.ones(59)], method=AnalysisEM(exact=False), **same)
+    np.testing.assert_allclose(forced.mean, post.mean, atol=0.2)
 
 
 @pytest.mark.parametrize("n", [60, 1200])
 def test_a_series_whose_level_nobody_sees(n: int) -> None:
-    """The system is singular, so that it has no sparse factor; the status says why the fit failed."""
+    """The system is singular, so that it has no sparse factor: slopes are right, and the status says so."""
     method = AnalysisEM(exact=False)
-    with pytest.warns(cofem.ConvergenceWarning, match="do not determine the unknown"):
+    with pytest.warns(cofem.ReliabilityWarning, match="common null space of 1 dimension"):
         post = cofem.fit(
             Gradient(n), np.ones(n - 1), noise_std=0.1, analysis=Gradient(n), method=method, rng=0
         )
-    assert post.status.code is StatusCode.FAILED
-    assert np.isfinite(post.mean).all()
+    assert not post.converged
+    np.testing.assert_allclose(np.diff(post.mean), 1, atol=0.1)
+    assert abs(post.mean.mean()) < 1e-6
+    assert post.std.min() > 100
 
 
 def test_noise_of_each_datum() -> None:
@@ -782,7 +785,6 @@ def test_nothing_is_negative() -> None:
     y = Phi @ u + 0.1 * np.random.default_rng(0).standard_normal(y.size)
     post = cofem.fit(Phi, y, noise_std=0.1, analysis=Gradient(60), nonnegative=True)
     free = cofem.fit(Phi, y, noise_std=0.1, analysis=Gradient(60))
-    np.testing.assert_array_equal(post.alpha, free.alpha)
     rows, matrix = Gradient(60).to_dense(), Phi.to_dense()
     root = np.linalg.cholesky(matrix.T @ matrix / 0.01 + rows.T @ (post.alpha[:, None] * rows))
     wanted, _ = nnls(root.T, np.linalg.solve(root, matrix.T @ y / 0.01))

@@ -13,6 +13,7 @@ import scipy.sparse.linalg as sla
 import cofem
 from cofem import _memory, plotting
 from cofem.inference.base import State
+from cofem.inference.notes import follow
 from cofem.linalg.diagonals.pooled import solve_trace
 from cofem.linalg.system import PosteriorSystem
 from cofem.operators import (
@@ -374,3 +375,46 @@ def test_twins_and_a_noise_below_rounding_say_what_to_do_on_any_library() -> Non
     for make in (np.asarray, torch.asarray):
         with pytest.raises(ValueError, match=r"noise_std = 1e-08 is too small .* use a larger one$"):
             cofem.fit(make(Phi), make(Phi[:, 0]), noise_std=1e-8, method="cofem", rng=0)
+
+
+# --- weights that were made of the data ------------------------------------------------------------------
+
+
+def counts(seed: int) -> tuple[Operator, np.ndarray, np.ndarray]:
+    """Photons behind a blur, and how many are expected."""
+    rng = np.random.default_rng(seed)
+    kernel = np.exp(-0.5 * (np.arange(-8, 9) / 2) ** 2)
+    Phi = hstack([Convolution(kernel / kernel.sum(), 200), Dense(np.ones((200, 1)))])
+    z = np.zeros(201)
+    z[rng.choice(200, 8, replace=False)], z[200] = rng.uniform(50, 200, 8), 4.0
+    rate = Phi @ z
+    return Phi, rng.poisson(rate).astype(float), rate
+
+
+def test_weights_that_were_made_of_the_data_are_warned_about() -> None:
+    Phi, y, rate = counts(0)
+    with pytest.warns(cofem.ReliabilityWarning, match="sample_weight was made of y itself"):
+        trapped = cofem.fit(Phi, y, sample_weight=1 / np.maximum(y, 1))
+    assert not trapped.converged
+    with pytest.warns(cofem.ReliabilityWarning, match="noise_std was made of y itself: .* root of post"):
+        cofem.fit(Phi, y, noise_std=np.sqrt(np.maximum(y, 1)))
+    first = cofem.fit(Phi, y)
+    again = cofem.fit(Phi, y, sample_weight=1 / np.maximum(first.predict(), 1))
+    assert np.linalg.norm(Phi @ again.mean - rate) < 0.8 * np.linalg.norm(Phi @ trapped.mean - rate)
+    for post in (first, again):
+        assert "made of y" not in str(post.status)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_weights_from_elsewhere_are_not_taken_for_the_datas(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    _, y, rate = counts(seed)
+    curve = np.exp(-np.linspace(0, 5, 100))
+    assert follow(1 / np.maximum(y, 1), y)
+    assert follow(1 / np.sqrt(y + 0.5), y)
+    assert not follow(1 / rate, y)
+    assert not follow(rng.uniform(0.5, 1, 200), y)
+    assert not follow(np.ones(200), y)
+    assert not follow(np.where(y > 50, 0.1, 1.0), y)
+    assert not follow(1 / curve, curve * (1 + 1e-6 * rng.standard_normal(100)))
+    assert not follow(np.maximum(y, 1), y)

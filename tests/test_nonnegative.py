@@ -292,3 +292,18 @@ def test_nothing_but_warnings_that_say_so():
         warnings.simplefilter("error", cofem.ConvergenceWarning)
         post = cofem.fit(Phi, y, noise_std=sigma, nonnegative=True, rng=0, max_iter=1000)
     assert not any("does not fit the data" in text for text in post.status.warnings)
+
+
+def test_columns_that_add_up_wherever_they_are_give_no_warning():
+    """Spikes of a decay overlap since none is negative; a smooth line made of sharp peaks stands out."""
+    rng = np.random.default_rng(1)
+    Phi = Convolution(0.95 ** np.arange(100), 2000, mode="linear", causal=True)
+    spikes = rng.poisson(0.03, 2000).astype(float)
+    y = Phi @ spikes + 0.1 * rng.standard_normal(2000)
+    post = cofem.fit(Phi, y, noise_std=0.1, nonnegative=True, rng=0)
+    assert not any("overlap" in text for text in post.status.warnings)
+    sharp = Convolution(np.exp(-(np.arange(-8, 9) ** 2) / 8.0), 400)
+    wide = gaussian_filter(np.where(np.arange(400) == 150, 300.0, 0.0), 12)
+    y = sharp @ wide + 0.5 * rng.standard_normal(400)
+    post = cofem.fit(sharp, y, noise_std=0.5, nonnegative=True, rng=0)
+    assert any("overlap" in text for text in post.status.warnings)

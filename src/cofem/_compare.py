@@ -77,7 +77,7 @@ def compare(  # noqa: PLR0913 (public)
     try:
         runner = Runner(keeper, check_callback(callback), progress)
         array = as_array(y, "y")
-        data = Data(Phi, array if array.ndim == 2 else y, noise_std, sample_weight)
+        data = Data(Phi, array if array.ndim == 2 else y, noise_std, sample_weight).stacked()
         prepared, plan = prepare_choice(data, settings, runner)
         problem = prepared.problem
         if problem.n_rows < 2:

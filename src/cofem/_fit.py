@@ -54,6 +54,7 @@ from cofem.inference.stages import Runner
 from cofem.operators import Operator, as_operator, block_diag
 from cofem.posterior import Posterior, join_tasks, split_tasks
 from cofem.posterior.constrained import clipped, constrained
+from cofem.posterior.silence import about_silence
 from cofem.posterior.support import about_the_support
 from cofem.priors import Independent, MultiTask, Power, Prior
 from cofem.priors.multitask import OneAfterAnother
@@ -70,6 +71,7 @@ def fit(  # noqa: PLR0913 (public)
     prior: Prior | str | None = None,
     analysis: Any = None,
     nonnegative: bool = False,
+    real: bool = False,
     sample_weight: Any = None,
     max_iter: int | None = None,
     tol: float | None = None,
@@ -114,8 +116,12 @@ def fit(  # noqa: PLR0913 (public)
         sharing among neighbours (`cofem.Neighbours`) chosen by data that are held out. See
         `docs/analysis.md`.
     nonnegative : bool
-        Whether the coefficients are known not to be negative. ``post.mean`` is then ``max(mean, 0)`` of the
-        Gaussian posterior, the most likely value of each coefficient and not its average.
+        Whether the coefficients are known not to be negative. ``post.mean`` is then the posterior's mode, the
+        most likely values of all coefficients together, not their averages.
+    real : bool
+        Whether the coefficients are known to be real where Phi or y is complex. Data are then
+        ``sqrt(2)`` times their real and imaginary parts, see `cofem.operators.RealUnknown`: those are
+        ``post.y``; ``post.predict()`` is complex, and `noise_std` that of ``|noise|`` as ever.
     sample_weight : array of shape (N,), optional
         Relative weights of the data: the noise of datum i has variance ``noise_std^2 / sample_weight[i]``.
     max_iter : int, optional
@@ -187,14 +193,14 @@ def fit(  # noqa: PLR0913 (public)
     keeper = Keeper(check_rng(rng), checkpoint, checkpoint_every, resume)
     try:
         runner = Runner(keeper, check_callback(callback), progress)
-        return fit_tasks(Data(Phi, y, noise_std, sample_weight), settings, runner)
+        return fit_tasks(Data(Phi, y, noise_std, sample_weight).stacked(real), settings, runner)
     finally:
         keeper.close()
 
 
 def fit_tasks(data: Data, settings: Settings, runner: Runner) -> Posterior:
     """Fit all tasks, together or one after the other."""
-    if isinstance(data.Phi, list | tuple) and isinstance(data.y, list | tuple) and _are_tasks(data.Phi):
+    if data.are_tasks:
         return _fit_different(data, settings, runner)
     y = as_array(data.y, "y")
     chooses = settings.auto and settings.analysis is None
@@ -379,6 +385,7 @@ def _concluded(
         expected = _with_constraint(outcome, post, post.variance)
     if status.code is not StatusCode.FAILED:
         words += about_the_fit(outcome, learned=prepared.noise.std is None)
+        words += about_silence(post) if status.code is not StatusCode.STOPPED else []
     words += [*about_weak_columns(outcome), *about_expected_error(expected)]
     # Looked at here where products cost next to nothing, else in `Posterior.support` alone.
     stored = prepared.operator.stored_matrix() is not None and post.analysis is None
@@ -478,11 +485,6 @@ def _posterior(prepared: PreparedProblem, outcome: Outcome, method: Method) -> P
         stopped = FitInterrupted(words, None)
         stopped.posterior = clipped(replace(post, status=Status(StatusCode.STOPPED, words)))
         raise stopped from interrupt
-
-
-def _are_tasks(Phi: Sequence[Any]) -> bool:
-    """Tell whether a list is one of dictionaries, as opposed to a matrix written as lists."""
-    return len(Phi) > 0 and all(isinstance(part, Operator) or getattr(part, "ndim", 0) == 2 for part in Phi)
 
 
 def _fit_different(data: Data, settings: Settings, runner: Runner) -> Posterior:

@@ -195,7 +195,7 @@ class RVMClassifier(SparseBayesianClassifier):
         kernel_params: dict[str, Any] | None = None,
         cache_size: float | None = None,
         method: Any = "auto",
-        prior: Prior | None = None,
+        prior: Prior | str | None = None,
         fit_intercept: bool = True,
         class_weight: Any = None,
         max_iter: int = 100,

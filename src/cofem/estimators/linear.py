@@ -165,8 +165,9 @@ class SBLClassifier(SparseBayesianClassifier):
     ----------
     method : str or method object
         As for `cofem.fit`.
-    prior : Prior, optional
-        As for `cofem.fit`.
+    prior : Prior or "auto", optional
+        As for `cofem.fit`. "auto" tries the independent prior and `cofem.Power` (0.5, 1, 2), and takes the
+        one under which samples that are held out have the least log loss, for each class by itself.
     fit_intercept : bool
         Whether to have an intercept, with a flat prior.
     class_weight : dict, "balanced" or None
@@ -194,7 +195,7 @@ class SBLClassifier(SparseBayesianClassifier):
     n_iter_ : ndarray of int
         Rounds for each class.
     estimators_ : list of SBLRegressor
-        The last regression for each class, with its ``posterior_``.
+        The last regression for each class, with its ``posterior_``, whose status says how the rounds ended.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (n_features,)
@@ -202,6 +203,10 @@ class SBLClassifier(SparseBayesianClassifier):
 
     Notes
     -----
+    With fewer than five samples for each feature, the number of rounds is chosen by samples that are held out
+    in three parts, since further rounds fit new samples ever worse; and where no round predicts them better
+    than the shares of the classes do, all features are left out.
+
     A round takes up to 10 steps of a fit at the precisions of the last. Where X has more than 2^22 entries,
     the variances that the bound needs come from 16 posterior draws. See `docs/classification.md`.
 
@@ -220,7 +225,7 @@ class SBLClassifier(SparseBayesianClassifier):
         self,
         *,
         method: Any = "auto",
-        prior: Prior | None = None,
+        prior: Prior | str | None = None,
         fit_intercept: bool = True,
         class_weight: Any = None,
         max_iter: int = 100,

@@ -22,7 +22,7 @@ LEAST_FREEDOM = 1e-12
 #: 1.9 nats less, of 5900 to 8300; with 0.01 it takes 0.7 of the time, at up to 0.2 less.
 NEGLIGIBLE, LOST = 0.1, 0.9
 #: Extrapolated steps of EM before MacKay's update takes over. From the start that ends in optima with 2 to 30
-#: times the error on 12 of 42 problems near the limit of what data tell (Gaussian, DCT and correlated columns,
+#: times the error on 12 of 42 problems near the limit of what data tell (Gaussian, DCT, correlated columns,
 #: 40 x 400 to 64 x 256, 2 to 4 tasks), after 4 steps on 4, after 6 on 2, after 10 and 16 on none; on lead
 #: fields it makes no difference.
 FIRST_STEPS = 10
@@ -69,7 +69,7 @@ class IRLS(ExpectationMaximisation):
         return self.update == "em" or state.carry < FIRST_STEPS
 
     def too_early(self, state: State) -> str:
-        """Where columns look alike, EM's steps are so short that a fit seems to have settled from the start."""
+        """Where columns look alike, EM's steps are so short that a fit seems settled from the start."""
         first = self.update == "mackay" and self._follows_em(state)
         return "the first steps, which are those of EM, are not done" if first else ""
 

@@ -25,7 +25,7 @@ from cofem._arrays import (
     to_numpy,
 )
 from cofem.inference.problem import Problem, Units
-from cofem.operators import Diagonal, Operator, as_operator
+from cofem.operators import Diagonal, Operator, RealUnknown, as_operator
 from cofem.operators.dictionary import Dictionary
 from cofem.operators.fingerprint import known_by
 from cofem.priors import Prior
@@ -47,6 +47,42 @@ class Data(NamedTuple):
     y: Any
     noise_std: Any = "learn"
     sample_weight: Any = None
+
+    @property
+    def are_tasks(self) -> bool:
+        """Whether Phi is a list of dictionaries, not a matrix written as lists, and y one of their data."""
+        if not (isinstance(self.Phi, list | tuple) and isinstance(self.y, list | tuple)):
+            return False
+        each = [isinstance(part, Operator) or getattr(part, "ndim", 0) == 2 for part in self.Phi]
+        return len(each) > 0 and all(each)
+
+    def stacked(self, real: bool = False) -> Data:
+        """Return what is fitted: both parts of complex data, where their unknown is real.
+
+        Parameters
+        ----------
+        real : bool
+            Whether that is so for any Phi, and not for a `RealUnknown` alone.
+        """
+        if self.are_tasks and len(self.Phi) == len(self.y):
+            pairs = [
+                self._replace(Phi=one, y=y).stacked(real) for one, y in zip(self.Phi, self.y, strict=True)
+            ]
+            return self._replace(Phi=[pair.Phi for pair in pairs], y=[pair.y for pair in pairs])
+        if not (real or isinstance(self.Phi, RealUnknown)):
+            return self
+        phi, y = as_operator(self.Phi), as_array(self.y, "y")
+        if not isinstance(phi, RealUnknown):
+            if not (phi.is_complex or is_complex(y)):
+                return self
+            phi = RealUnknown(phi)
+        if y.ndim == 0 or y.shape[0] != phi.operator.shape[0]:
+            return self._replace(Phi=phi)  # they are stacked already, or refused later on
+        noise_std, weights = (
+            values if values is None or isinstance(values, str) or np.ndim(values) == 0 else 2 * [*values]
+            for values in (self.noise_std, self.sample_weight)
+        )
+        return Data(phi, phi.stack(y), noise_std, weights)
 
 
 class Noise(NamedTuple):

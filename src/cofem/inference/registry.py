@@ -90,8 +90,9 @@ def choose_method(problem: Problem) -> tuple[Method, str]:
 def _tasks_make_em_crawl(problem: Problem) -> bool:
     """Tell whether EM would take thousands of steps to send what is not needed to zero, over tasks.
 
-    With blocks it does on any dictionary; coefficient by coefficient where columns look alike, or are far more
-    than the data. Where they are like Gaussian ones, what EM leaves when the mean has settled is worth having.
+    With blocks it does on any dictionary; coefficient by coefficient where columns look alike, or are far
+    more than the data. Where they are like Gaussian ones, what EM leaves once the mean has settled is worth
+    having.
     """
     prior, (n, d) = problem.prior, problem.phi.shape
     joined = problem.n_tasks > 1 or isinstance(prior, OneAfterAnother)

@@ -7,8 +7,8 @@ covariance of the data without the group. The share of j among all that are alik
 
 T is not formed. Near j it is ``kappa / noise_var``: kappa, at most 1, is what other columns leave of the data
 there, and follows from the posterior variance of j, which a model of the group alone must have as well. So a
-few products with Phi for each column are enough. Against T itself, 1000 x 12 draws of blocks of six at r = 0.9
-to 0.99: as many wrong ones, and as many right ones to 2 %.
+few products with Phi for each column are enough. Against T itself, on blocks of six at r = 0.9 to 0.99, real
+and complex, 24 kinds of 60 draws: as few wrong ones, and as many right ones to about 1 %.
 """
 
 from __future__ import annotations

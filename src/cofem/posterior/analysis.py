@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-from cofem._arrays import Array, conj, in_precision, namespace, standard_normal, to_numpy
+from cofem._arrays import Array, conj, in_precision, namespace, on_device_of, standard_normal, to_numpy
 from cofem._warn import warn
 from cofem.linalg.analysis import AnalysisSystem, Rows
 from cofem.linalg.analysis.null_space import null_space, spread_of
@@ -77,14 +76,18 @@ class AnalysisSolver:
         phi = Dictionary(white, like=alpha)
         rows = Rows(analysis, alpha)
         null = null_space(phi, rows.null_basis)
-        widest = 0.0
-        if null is not None and null.unseen.shape[0]:
-            each = to_numpy(spread_of(null.unseen.T))
-            most = int(np.argmax(each))
-            widest = float(variance[most]) / float(each[most])
         # A factor at once, where there is one: precisions may be ten orders of magnitude apart.
-        system = AnalysisSystem(phi, rows, alpha, noise_var, null, patience=0)
-        return cls(system, scale, widest)
+        solver = cls(AnalysisSystem(phi, rows, alpha, noise_var, null, patience=0), scale)
+        if null is None or not null.unseen.shape[0]:
+            return solver
+        each = to_numpy(spread_of(null.unseen.T))
+        most = int(np.argmax(each))
+        unit = np.zeros((1, each.size))
+        unit[0, most] = 1
+        unit = on_device_of(phi.like, unit.astype(np.result_type(unit, to_numpy(phi.like[:0]))))
+        known = null.without_unseen(solver.for_count(1)(b=null.without_unseen(unit)))
+        rest = float(variance[most]) - float(to_numpy(known)[0, most].real)
+        return replace(solver, widest=max(rest, 0.0) / float(each[most]))
 
     @property
     def phi(self) -> Dictionary:
@@ -102,9 +105,11 @@ class AnalysisSolver:
         else:
             assert b is not None
             right = self.scale * system.noise_var * b
-            wide = self._wide(b @ conj(system.null.unseen).T) if self.widest and system.null else 0.0
-        limit: dict[str, Any] = {"max_iter": self._most_steps, "sure": True}
-        return _checked(system.solve(right, tol=SOLVE_TOL, reference=None, **limit)) + wide
+            if self.widest and system.null is not None:
+                wide = self._wide(b @ conj(system.null.unseen).T)
+                right = system.null.without_unseen(right)
+        steps = self._most_steps
+        return _checked(system.solve(right, tol=SOLVE_TOL, reference=None, max_iter=steps, sure=True)) + wide
 
     def _wide(self, coefficients: Array) -> Array:
         """Return what is to be added for the directions that nobody sees."""
@@ -118,8 +123,9 @@ class AnalysisSolver:
         if self.widest and system.null is not None:
             numbers = standard_normal((count, system.null.unseen.shape[0]), system.phi.like, rng)
             wide = self._wide(numbers / self.widest**0.5)
-        limit: dict[str, Any] = {"max_iter": self._most_steps, "sure": True}
-        return _checked(system.solve(right, tol=DRAW_TOL, reference=self.scale, **limit)) + wide
+        reference, steps = self.scale, self._most_steps
+        found = system.solve(right, tol=DRAW_TOL, reference=reference, max_iter=steps, sure=True)
+        return _checked(found) + wide
 
     @property
     def _most_steps(self) -> int:

@@ -47,8 +47,9 @@ if TYPE_CHECKING:
 TOL = 1e-3
 #: Entries of Phi up to which they are written out.
 SMALL_ENTRIES = 2**22
-#: Ratio to what data and prior say of a coefficient, of the precision that holds it at zero.
-HELD = 1e14
+#: Ratio to what data and prior say of a coefficient, of the precision that holds it at zero. On a decay of
+#: 20 000 samples all from 1e4 to 1e10 had the same solution after 4 steps, which took 578 with 1e14.
+HELD = 1e8
 #: Most steps of conjugate gradients for one set of free coefficients in analysis form.
 MOST_STEPS = 1000
 #: What is said where the search failed.
@@ -58,6 +59,8 @@ UNSOLVED = (
     "the most likely coefficients that are not negative were not found to full accuracy: columns are too "
     "much alike for the precision of the numbers. Fewer or less similar columns may help"
 )
+#: Stands for an infinite variance, where nothing is known.
+WIDEST = 1e100
 #: Largest precision by which the constraint counts for others, relative to the coefficient's own: then the
 #: standard deviation is a thousandth of what it would be.
 PINNED = 1e6
@@ -241,7 +244,7 @@ def constrained_marginals(
     mode = np.stack([each.x for each in found]).reshape(mean.shape)
     force = np.stack([np.maximum(each.gradient, 0.0) for each in found]).reshape(mean.shape)
     least = np.finfo(np.float64).tiny
-    own = np.maximum(variance.astype(np.float64), least)
+    own = np.clip(variance.astype(np.float64), least, WIDEST)  # infinite where nobody sees a place
 
     def location(v: np.ndarray) -> np.ndarray:
         return np.where(mode > 0, mode, -force * v)
@@ -254,7 +257,8 @@ def constrained_marginals(
     # Far below zero a coefficient is where the force alone says, and the difference would cancel.
     weak = added * own < 1
     alone = np.where(weak, 1 / np.maximum(1 / with_it - np.where(weak, added, 0.0), 1 / own), own)
-    return Marginals(mode, location(alone), alone, all(each.solved for each in found))
+    where = location(alone)
+    return Marginals(mode, where, np.where(own < WIDEST, alone, np.inf), all(each.solved for each in found))
 
 
 def constrained(post: Posterior, variances_with: Callable[[np.ndarray], np.ndarray]) -> Posterior:
@@ -289,7 +293,8 @@ def clipped(post: Posterior) -> Posterior:
 
 def _cut_off(post: Posterior, mode: np.ndarray, location: np.ndarray, variance: np.ndarray) -> Posterior:
     """Return a posterior with these modes, means and variances of Gaussians that are cut off at zero."""
-    spread = rectified_moments(location, variance)[1]
+    finite = np.minimum(variance, WIDEST)
+    spread = np.where(variance == finite, rectified_moments(location, finite)[1], np.inf)
     kind = post.variance.dtype
     return replace(
         post,

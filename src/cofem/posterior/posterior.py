@@ -30,7 +30,7 @@ from cofem._warn import warn
 from cofem.inference.analysis.method import AnalysisEM
 from cofem.linalg.direct import CG_STEPS, is_cheaper
 from cofem.linalg.evidence import LogEvidence, log_determinant, log_evidence
-from cofem.operators import Operator, as_operator
+from cofem.operators import Operator, RealUnknown, as_operator
 from cofem.operators.fingerprint import Fingerprint
 from cofem.posterior.analysis import AnalysisSolver
 from cofem.posterior.constrained import AnalysisModel, ConstrainedModel, SynthesisModel, solve_constrained
@@ -48,10 +48,11 @@ N_DRAWS, EXACT_ROWS, DIRECT_ROWS = 128, 256, 128 * CG_STEPS
 class Posterior:
     """Gaussian posterior of the coefficients at the learned precisions.
 
-    With ``nonnegative=True`` it is that Gaussian given that no coefficient is negative, coefficient by
-    coefficient: `variance`, intervals and samples are those of its truncated marginals, and `mean` is the
-    Gaussian's where that is positive and zero elsewhere (the mode: the means of the truncated marginals are
-    above zero for every coefficient, and together no longer fit the data).
+    With ``nonnegative=True`` it is that Gaussian of which each value is taken to the nearest one without
+    negative coefficients, in the Gaussian's own norm. `mean` is the mode, the most likely coefficients that are
+    not negative all together, and explains the data as they do; draws are such modes of data and prior that are
+    perturbed as the model says. `variance` and intervals are those of Gaussians that are cut off at zero, one
+    for each coefficient: as wide as draws, or up to a third wider where columns are alike.
 
     Attributes
     ----------
@@ -80,7 +81,8 @@ class Posterior:
     weights : ndarray of shape (N,) or None
         What each datum was multiplied by to make the noise equal.
     gaussian : tuple of two ndarrays or None
-        For ``nonnegative=True``, mean and variance of the Gaussian before the constraint.
+        For ``nonnegative=True``, mean and variance of the Gaussian that is cut off at zero, for each
+        coefficient: where its mean is positive, that is the mode.
     tasks : tuple of Posterior or None
         The posteriors of tasks that were fitted with dictionaries or precisions of their own; see `task`.
     analysis : Operator or None
@@ -90,7 +92,8 @@ class Posterior:
         For priors under which blocks of coefficients are zero or not as a whole (`cofem.Block`), the block of
         each coefficient.
     scale : float
-        In analysis form, what the covariance is multiplied by, as errors at data that were held out have it.
+        In analysis form, what the covariance is multiplied by, as errors at data that were held out have it;
+        below 1 only where these stand for all of the unknown, as pixels do.
     fingerprints : dict of str to Fingerprint
         What the operators of a fit are known by, as far as the file said that it was loaded from.
 
@@ -235,15 +238,16 @@ class Posterior:
         3. for L tasks that share nothing, one for each task, at ``1 - (1 - level) / (D L)``; one of them is
            enough.
 
-        Of columns that look alike (a cosine of 0.5 and more), the one that was found may stand for another one
-        that would explain the data nearly as well. Each has its share of the Bayes factors of all that are
-        like it, and those shares are left out that, together, may be wrong by more than ``1 - level``. It takes
-        a few products with Phi for each column that was found; none where Phi is not at hand.
+        Of columns that look alike (a cosine of 0.5 and more), the one that was found may stand for another
+        that would explain the data nearly as well. Its chance is its share of the Bayes factors of all that
+        are like it. Those are left out with which one at least would be wrong with a probability above
+        ``1 - level``. It takes a few products with Phi for each column that was found; without Phi (after
+        `cofem.load`) it is not looked at.
 
         With `cofem.Block` whole blocks count, each by the ellipsoid of its coefficients' covariance, at
         ``1 - (1 - level)`` over the number of blocks; blocks that look alike are not told apart.
 
-        With ``nonnegative=True``, the Gaussian before the constraint is judged by its lower tail; for tasks
+        With ``nonnegative=True``, the Gaussian that is cut off at zero is judged by its lower tail; for tasks
         that share their precisions, that of the sum over tasks of the coefficient in units of its standard
         deviation.
 
@@ -320,7 +324,8 @@ class Posterior:
         Returns
         -------
         array of shape (n, D), or (n, D, L) for L tasks
-            With ``nonnegative=True``, draws from the truncated marginals, independent of each other.
+            With ``nonnegative=True``, each draw is what the data and a draw from the prior, both with noise,
+            come to under the constraint, exactly zero in places; one to four systems for each.
 
         Examples
         --------
@@ -442,13 +447,31 @@ class Posterior:
         >>> mean.shape, bool((std > 0.1).all())
         ((2,), True)
         """
-        xp = namespace(self.mean)
         if self.mean.ndim > 1:
+            xp = namespace(self.mean)
             each = self._each("predict", Phi_new, return_std=return_std, include_noise=include_noise, rng=rng)
             if not return_std:
                 return xp.stack(each, axis=1)
             return tuple(xp.stack(parts, axis=1) for parts in zip(*each, strict=True))
         new = self._need_operator("predict") if Phi_new is None else as_operator(Phi_new)
+        if new.is_complex and not is_complex(self.mean):
+            new = RealUnknown(new)
+        if isinstance(new, RealUnknown):
+            return self._predict_complex(new, return_std, include_noise, rng)
+        return self._predict(new, return_std, include_noise, rng)
+
+    def _predict_complex(self, new: RealUnknown, return_std: bool, include_noise: bool, rng: Any) -> Any:
+        """Predict complex data by coefficients that are real: both parts, whose variances add up."""
+        found = self._predict(new, return_std, False, rng)
+        if not return_std:
+            return new.unstack(found)
+        mean, variance = new.unstack(found[0]), squared_modulus(new.unstack(found[1]))
+        if include_noise:
+            variance = variance + self.noise_std**2
+        return mean, namespace(variance).sqrt(variance)
+
+    def _predict(self, new: Operator, return_std: bool, include_noise: bool, rng: Any) -> Any:
+        xp = namespace(self.mean)
         if new.shape[1] != self.mean.shape[0]:
             raise ValueError(f"Phi_new must have {self.mean.shape[0]} columns, got shape {new.shape}")
         mean = new.forward(self.mean)

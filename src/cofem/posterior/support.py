@@ -53,8 +53,8 @@ def about_the_support(posterior: Posterior, level: float = 0.95) -> str:
         return ""
     what = f"column {left_out[0]} is" if left_out.size == 1 else f"{left_out.size} columns are"
     return (
-        f"{what} not in support(), though the coefficient is not zero in this fit: others, alike, explain the "
-        "data nearly as well"
+        f"{what} not in support(), though the coefficient is not zero in this fit: others, alike, explain "
+        "the data nearly as well"
     )
 
 

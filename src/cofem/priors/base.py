@@ -166,7 +166,7 @@ class Prior(ABC):
             )
 
     def blocks(self, n_columns: int) -> np.ndarray | None:
-        """Return the block of each coefficient where blocks are zero or not as a whole; None where they are not.
+        """Return the block of each coefficient, where blocks are zero or not as a whole; else None.
 
         Examples
         --------

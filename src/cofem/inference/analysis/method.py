@@ -444,7 +444,7 @@ def _are_alike(problem: AnalysisProblem) -> bool:
 
 
 def _kind(problem: AnalysisProblem) -> Array | None:
-    """Return 1 for places that data see and 0 for others, which are not alike; None if none are seen alone."""
+    """Return 1 for places that data see, 0 for others, which are not alike; None if all are one kind."""
     if not problem.phi.operator.facts.one_per_row:
         return None
     seen = problem.phi.column_energy

@@ -23,8 +23,8 @@ def about_null_space(problem: AnalysisProblem) -> list[str]:
     )
     text = (
         f"Phi and analysis have a common null space of {count} dimension{'s' if count > 1 else ''}: what the "
-        "posterior says about it is arbitrary, since neither data nor prior say anything; the mean has none of "
-        f"it, and its standard deviation is infinite ({spread}). Stack rows onto analysis that see it, such as "
-        "a small multiple of the identity"
+        "posterior says about it is arbitrary, since neither data nor prior say anything. The mean has none "
+        f"of it, and its standard deviation is infinite ({spread}). Stack rows onto analysis that see it, "
+        "such as a small multiple of the identity"
     )
     return [Caution(text)]

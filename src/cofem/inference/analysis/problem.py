@@ -20,8 +20,6 @@ from cofem.priors import Prior, RowLayout
 
 #: Unknowns, and entries of Phi and B, up to which moments are exact.
 SMALL_SIDE, SMALL_ENTRIES = 512, 2**21
-#: Unknowns up to which they are exact where B is a full matrix, which has no other solver than slow ones.
-SMALL_IF_FULL = 1024
 #: Share of the unknown's power that each row is expected to have at the start, relative to its norm.
 SHARE_AT_START = 0.05
 #: Largest precision, relative to what the data can resolve.
@@ -149,9 +147,7 @@ class AnalysisProblem(Problem):
     def is_small(self) -> bool:
         """Whether all entries of Phi and B are to be had, for exact moments."""
         d, m = self.n_columns, max(self.rows.n_rows, self.n_rows)
-        if not isinstance(self.y, np.ndarray) or d > SMALL_IF_FULL or d * m > SMALL_ENTRIES:
-            return False
-        return d <= SMALL_SIDE or (self.rows.sparse is None and self.rows.grid is None)
+        return isinstance(self.y, np.ndarray) and d <= SMALL_SIDE and d * m <= SMALL_ENTRIES
 
     def point(self, mean: Array, variance: Array) -> Array:
         """Return the mean: a constraint has no part in the fit, only in what is made of it."""

@@ -198,7 +198,7 @@ def _by_steps(problem: Problem, kept: np.ndarray) -> tuple[Array, Array, float] 
     noise = draw_signs(PROBES, problem.n_rows, np.random.default_rng(1)).probes(y)
     right = phi.adjoint(namespace(y).concat([y, noise], axis=0))
     stop = StopRule(SOLVED[precision_of(y)], MOST_STEPS)
-    jacobi = DiagonalPreconditioner(ridge, 1.0, energy)
+    jacobi = DiagonalPreconditioner(ridge, 1.0, energy).prepared()
     solved = conjugate_gradients(lambda x: phi.gram(x) + ridge * x, right, stop, preconditioner=jacobi)
     if not solved.converged.all():
         return None

@@ -128,7 +128,9 @@ def _gram(matrix: Any, weights: np.ndarray) -> np.ndarray:
     """Return ``X^H diag(weights) X``, dense."""
     if scipy.sparse.issparse(matrix):
         return (matrix.conj().T @ (scipy.sparse.diags_array(weights) @ matrix)).toarray()
-    return matrix.conj().T @ (weights[:, None] * matrix)
+    scaled = np.sqrt(weights)[:, None] * matrix  # of X^T X, NumPy computes one half
+    found: np.ndarray = scaled.conj().T @ scaled
+    return found
 
 
 def _forms(rows: Any, matrix: np.ndarray) -> np.ndarray:

@@ -1,8 +1,8 @@
-r"""Variances where most of them comes from afar: inside a hole, a few smooth directions hold nearly all.
+r"""Variances that come from afar: inside a hole, a few smooth directions hold nearly all.
 
-For any basis Q of some directions with :math:`Q^H A Q = I`, and a draw x with :math:`A x = b`, what x has of them
-is :math:`Q Q^H b`. It is independent of the rest, and its variances are known, so that only the rest needs
-draws:
+For any basis Q of some directions with :math:`Q^H A Q = I`, and a draw x with :math:`A x = b`, what x has of
+them is :math:`Q Q^H b`. It is independent of the rest, and its variances are known, so that only the rest
+needs draws:
 
 .. math:: \operatorname{var} x_j = (Q Q^H)_{jj} + E |x_j - (Q Q^H b)_j|^2.
 
@@ -28,8 +28,8 @@ from cofem.linalg.analysis.system import AnalysisSystem
 from cofem.linalg.cg import CGResult
 
 #: Variance of a place's mean given its neighbours, relative to its variance given them, from which on it
-#: comes from afar. At most 5 to 29 in twelve pictures of which data see 25 or 40 % of the pixels; 70 with a hole
-#: of 20 x 25, 400 with more than half of 64 x 64 unseen, 10^6 in a gap of three lines.
+#: comes from afar. At most 5 to 29 in twelve pictures of which data see 25 or 40 % of the pixels; 70 with a
+#: hole of 20 x 25, 400 with more than half of 64 x 64 unseen, 10^6 in a gap of three lines.
 FAR = 40.0
 #: Draws: the error of a standard deviation in a hole is 10 % with 8, 5 % with 16, 2.4 % with 32 (26 % with 8
 #: draws alone, 17 % with 16).

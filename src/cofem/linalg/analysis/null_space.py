@@ -94,6 +94,8 @@ def null_basis(rows: Any) -> np.ndarray:
     [[0.5, 0.5, 0.5, 0.5]]
     """
     size = rows.operator.shape[1]
+    if rows.operator.facts.column_gram is not None:  # it keeps all lengths
+        return np.zeros((0, size))
     if rows.grid is not None:
         labels, smooth = _arrays_apart(rows)
     elif rows.sparse is not None:
@@ -122,7 +124,7 @@ def null_basis(rows: Any) -> np.ndarray:
 
 
 def _arrays_apart(rows: Any) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Return which of the arrays that rows do not go across each place is in, and slopes and their products."""
+    """Return which of the arrays that rows do not go across a place is in, and slopes and their products."""
     shape = rows.grid
     along = [axis for axis in range(len(shape)) if axis - len(shape) in rows.axes and shape[axis] > 1]
     index = np.indices(shape, sparse=True)

@@ -36,6 +36,8 @@ PROBES = 16
 #: Numbers of all symbols up to which they are kept; else they are computed when they are needed, which takes
 #: a tenth of a product.
 MOST_SYMBOLS = 2**21
+#: Share of entries that are not zero up to which products with them are faster than with all.
+THIN = 0.1
 
 
 class RowPart(NamedTuple):
@@ -410,10 +412,20 @@ class Rows:
 
     def weighted_gram(self, weights: np.ndarray) -> np.ndarray | scipy.sparse.csr_array:
         """Return ``B^H diag(weights) B``, in double precision, sparse if B is."""
-        rows = self.matrix if self.sparse is None else self.sparse
-        if self.sparse is None:
-            return rows.conj().T @ (weights[:, None] * rows)
-        return rows.T @ (scipy.sparse.diags_array(weights) @ rows)
+        if self._thin is None:
+            scaled = np.sqrt(weights)[:, None] * self.matrix  # of X^T X, NumPy computes one half
+            return scaled.conj().T @ scaled
+        found = self._thin.conj().T @ (scipy.sparse.diags_array(weights) @ self._thin)
+        return found if self.sparse is not None else found.toarray()
+
+    @cached_property
+    def _thin(self) -> scipy.sparse.csr_array | None:
+        """B as a sparse array, also where only its entries show that it is one; then not for large B."""
+        if self.sparse is not None:
+            return self.sparse
+        if np.count_nonzero(self.matrix) > THIN * self.matrix.size:
+            return None
+        return scipy.sparse.csr_array(self.matrix)
 
     def gram_of(self, phi: Dictionary) -> scipy.sparse.csr_array | None:
         """Return ``Phi^H Phi`` as a sparse array of real numbers, if it is one; the last one is kept."""

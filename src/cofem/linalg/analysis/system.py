@@ -24,7 +24,7 @@ from cofem.linalg.cg import CGResult, Measure, Progress, StopRule, conjugate_gra
 from cofem.linalg.preconditioners.base import PosteriorPreconditioner
 from cofem.linalg.preconditioners.sparse_factor import SparseFactor, sparse_factor
 from cofem.linalg.preconditioners.waves import WavePreconditioner, positive, wave_preconditioner
-from cofem.linalg.preconditioners.whole_factor import FullFactor, a_little_larger, may_factor, whole_factor
+from cofem.linalg.preconditioners.whole_factor import FullFactor, a_little_larger, patience, whole_factor
 from cofem.linalg.probes import random_signs
 from cofem.operators.dictionary import Dictionary
 
@@ -37,10 +37,6 @@ DELAY, WAVES_DELAY = 10, 1
 #: Unknowns up to which ``B^H diag(alpha) B`` is kept by its diagonals, 13 for first and second differences of
 #: a picture: a product takes 0.2 in place of 0.85 ms at 256 x 256, 1.4 in place of 4.2 ms at 512 x 512.
 MOST_FOR_DIAGONALS = 2**19
-#: Steps of conjugate gradients that a factor takes the place of. Pictures of which data see places all over
-#: take 8 to 25, those with holes hundreds; a factor of 64 x 64 pixels takes as long as 100 of them, of
-#: 256 x 256 as long as 130.
-PATIENCE = 60
 #: Part of a residual, in units of rounding, below which nothing is left of it.
 NOTHING_LEFT = 10.0
 
@@ -97,8 +93,9 @@ class AnalysisSystem:
         What B does not see, which is solved for apart.
     at_once : int
         Most right-hand sides that are solved together.
-    patience : int
-        Steps of conjugate gradients after which a factor of A takes their place, if one is to be had.
+    patience : int, optional
+        Steps of conjugate gradients after which a factor of A takes their place, if one is to be had; by
+        default as many as take its time.
 
     Examples
     --------
@@ -117,7 +114,7 @@ class AnalysisSystem:
     noise_var: float
     null: NullSpace | None = None
     at_once: int = 32
-    patience: int = PATIENCE
+    patience: int | None = None
 
     def apply(self, x: Array) -> Array:
         """Return ``noise_var A x`` for x of shape (B, D)."""
@@ -155,7 +152,7 @@ class AnalysisSystem:
         return self.phi.operator.facts.one_per_row
 
     def diagonal(self) -> Array:
-        """Return the diagonal of A, shape (D,); where it is zero nobody sees the place, and it is some number."""
+        """Return the diagonal of A, shape (D,); some number in the place of zeros, where nobody sees."""
         found = self.rows.diagonal(self.alpha)
         found += self.phi.column_energy / self.noise_var
         return positive(found)
@@ -232,13 +229,16 @@ class AnalysisSystem:
         )
 
     def _solve_some(self, rhs: Array, guess: Array | None, rule: _Rule) -> CGResult:
-        if isinstance(self._quick, SparseFactor) or not may_factor(self.phi, self.rows, self.alpha):
+        steps = patience(self.phi, self.rows, self.alpha)
+        if steps is None or isinstance(self._quick, SparseFactor):
             return self._iterate(self._quick, rhs, guess, rule)
+        steps = steps if self.patience is None else self.patience
         first = None
-        if self.patience:
-            first_rule = rule._replace(max_iter=min(self.patience, rule.max_iter))
-            first = self._iterate(self._quick, rhs + 0, guess, first_rule)
-            if first.converged.all() or self.patience >= rule.max_iter:
+        if steps:
+            first = self._iterate(
+                self._quick, rhs + 0, guess, rule._replace(max_iter=min(steps, rule.max_iter))
+            )
+            if first.converged.all() or steps >= rule.max_iter:
                 return first
         if self._factor is not None:
             return self._iterate(self._factor, rhs, None, rule)
@@ -269,6 +269,7 @@ class AnalysisSystem:
         measure = rule.measure(self.noise_var, known, slowest)
         if delay:
             measure = _with_what_steps_gain(measure, self.noise_var, rule.reference, delay)
+        measure = _unless_rounding(measure, known, float(np.finfo(precision_of(rhs)).eps))
         stop = StopRule(rule.tol, rule.max_iter, min_iter=1, measure=measure)
         found = conjugate_gradients(self.apply, residual, stop, preconditioner=ready, x0=x0)
         return found if null is None else replace(found, x=null.without_unseen(found.x))
@@ -296,6 +297,17 @@ def _delay(ready: PosteriorPreconditioner) -> int:
     if isinstance(ready, SparseFactor | FullFactor):
         return 0
     return DELAY if isinstance(ready, WavePreconditioner) and ready.grid is None else WAVES_DELAY
+
+
+def _unless_rounding(measure: Measure, known: np.ndarray, eps: float) -> Measure:
+    """Return a measure that is zero where a residual is rounding, which steps do not reduce."""
+
+    def judged(progress: Progress) -> np.ndarray:
+        found = measure(progress)
+        size = (NOTHING_LEFT * eps) ** 2 * (progress.energy + known[progress.rows])
+        return np.where(progress.preconditioned <= size, 0.0, found)
+
+    return judged
 
 
 def _with_what_steps_gain(measure: Measure, noise_var: float, reference: float | None, delay: int) -> Measure:
