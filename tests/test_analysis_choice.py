@@ -132,7 +132,7 @@ def test_a_series_whose_factor_memory_has_no_room_for_is_solved_by_steps(monkeyp
 
 
 def test_noise_between_what_was_learned_and_a_quarter_of_it_is_found() -> None:
-    """From a third of the pixels 1.3 times the noise was learned; at 0.7 times it data were no less likely."""
+    """From a third of the pixels 1.3 times the noise was learned; 0.7 times it was no less likely."""
     u = pywt.data.aero().astype(float)[:480, :480].reshape(96, 5, 96, 5).mean(axis=(1, 3))
     u = (u - u.min()) / np.ptp(u)
     rng = np.random.default_rng(7)
