@@ -57,7 +57,7 @@ def test_sparse_signals_choose_sparse_priors_and_dense_ones_choose_ridge() -> No
 
 
 def test_auto_fits_with_what_compare_chooses_and_says_so() -> None:
-    Phi, y, _ = make(n=60, d=20, sparse=False)
+    Phi, y, _ = make(n=200, d=20, sparse=False)
     table = cofem.compare(Phi, y, rng=0)
     post = cofem.fit(Phi, y, prior="auto", rng=0)
     assert f'prior="auto" chose {table.best.label}' in str(post.status)

@@ -40,8 +40,9 @@ PLAINLY = 3.0
 #: Noise variance relative to that of the data above which others are judged for a small picture, and which.
 MUCH_NOISE, LESS_NOISE = 0.03, (0.1, 0.01, 0.001)
 #: Correlation of the residuals of neighbours above which less noise is judged for any picture, and how much
-#: less, each in turn while it is better.
-ALIKE, PARTS_OF_NOISE = -0.1, (1 / 4, 1 / 16, 1 / 64)
+#: less, each in turn while it is better. Of a half first: with a quarter it was 0.7 times the true noise on
+#: four of eight smooth pictures (96 x 96, 35 % seen, noise 0.1), and 0.4 to 0.9 dB were lost.
+ALIKE, PARTS_OF_NOISE = -0.1, (1 / 2, 1 / 4, 1 / 16, 1 / 64)
 #: Variance of the data relative to their mean square below which they are constant.
 CONSTANT = 1e-10
 #: Parts held out in turn where a process was learned: it needs no part itself, and two tell what is plain.

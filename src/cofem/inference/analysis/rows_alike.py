@@ -13,11 +13,13 @@ from cofem.status import Caution
 
 #: Side of a square from which on rows are compared, and pairs of samples that a mean takes at least.
 LEAST_SIDE, FEWEST_PAIRS = 8, 100
-#: Squared differences of samples one row apart, relative to those a quarter of a row nearer or further, and
-#: relative to those two rows apart: 0.01 to 0.54 and 0.26 to 0.94 in eleven pictures with noise up to 10 % of
-#: their range. In twelve series the first was 0.84 to 144, but for those that repeat after a row: there the
-#: second was 0.99.
+#: Squared differences of samples one row apart, relative to the least of those at `OTHER_LAGS`, and relative
+#: to those two rows apart: 0.01 to 0.64 and 0.26 to 0.94 in eleven pictures with noise up to 10 % of their
+#: range. In twelve series the first was 0.84 or more, but for those that repeat after a row: there the second
+#: was 0.99.
 ALIKE, LESS_THAN_TWO_ROWS = 0.7, 0.96
+#: Shares of a row; after a half and a third of one, what repeats may repeat as well.
+OTHER_LAGS = 1 / 4, 1 / 3, 1 / 2, 2 / 3, 3 / 4, 5 / 4
 
 
 def about_line(problem: Problem, analysis: Any, shape: tuple[int, ...] | None) -> list[str]:
@@ -44,13 +46,12 @@ def about_line(problem: Problem, analysis: Any, shape: tuple[int, ...] | None) -
         return []
     there = np.full(size, np.nan)
     there[window.places] = window.y / window.weights
-    quarter = side // 4
-    lags = side, side - quarter, side + quarter, 2 * side
+    lags = side, 2 * side, *(round(share * side) for share in OTHER_LAGS)
     squares = [(there[lag:] - there[:-lag]) ** 2 for lag in lags]
     if min(np.count_nonzero(np.isfinite(square)) for square in squares) < FEWEST_PAIRS:
         return []
-    here, nearer, further, two = (float(np.nanmean(square)) for square in squares)
-    if not (here < ALIKE * min(nearer, further) and here < LESS_THAN_TWO_ROWS * two):
+    here, two, *others = (float(np.nanmean(square)) for square in squares)
+    if not (here < ALIKE * min(others) and here < LESS_THAN_TWO_ROWS * two):
         return []
     return [
         Caution(
