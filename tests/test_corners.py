@@ -13,9 +13,12 @@ import scipy.sparse.linalg as sla
 import cofem
 from cofem import _memory, plotting
 from cofem.inference.base import State
+from cofem.inference.notes import follow
+from cofem.linalg.diagonals.pooled import solve_trace
 from cofem.linalg.system import PosteriorSystem
 from cofem.operators import (
     DCT,
+    Convolution,
     Dense,
     Diagonal,
     Identity,
@@ -312,3 +315,106 @@ def test_column_norms_are_the_callers_own() -> None:
     norms = chunked.column_norms()
     norms[:] = 7
     assert chunked.column_norms().tolist() == [2.0, 2.0, 2.0]
+
+
+# --- dictionaries that are zero, or close to what the precision holds ------------------------------------
+
+
+@pytest.mark.parametrize("method", ["auto", "em", "irls", "cofem", "vi", "seq"])
+@pytest.mark.parametrize("n_rows", [10, 40])
+def test_a_dictionary_of_zeros_explains_nothing(method: str, n_rows: int) -> None:
+    Phi = 0 * (Mask(np.arange(n_rows), 64) @ DCT(64).T)
+    y = np.random.default_rng(0).standard_normal(n_rows)
+    post = cofem.fit(Phi, y, noise_std=0.1, method=method)
+    assert not post.mean.any()
+    assert np.isfinite(post.std).all()
+    with pytest.raises(ValueError, match="Phi must not be zero"):
+        cofem.fit(Phi, y, noise_std=0.1, analysis=64)
+
+
+@pytest.mark.parametrize("method", ["em", "irls", "cofem", "vi", "seq", "amp"])
+@pytest.mark.parametrize("decades", [16, 20, 28])
+def test_columns_many_decades_apart_in_single_precision(method: str, decades: int) -> None:
+    rng = np.random.default_rng(decades)
+    size = 10.0 ** np.linspace(-decades / 2, decades / 2, 40)
+    Phi, z = (rng.standard_normal((60, 40)) * size).astype(np.float32), np.zeros(40)
+    z[::7] = 1 / size[::7]
+    y = (Phi @ z + 0.1 * rng.standard_normal(60)).astype(np.float32)
+    post = cofem.fit(Phi, y, noise_std=0.1, method=method, rng=0)
+    same = cofem.fit(Phi.astype(float), y.astype(float), noise_std=0.1, method=method, rng=0)
+    assert np.isfinite(post.variance).all()
+    assert np.linalg.norm((post.mean - same.mean) * size) < 1e-3 * np.linalg.norm(same.mean * size)
+    np.testing.assert_allclose(post.variance, same.variance, rtol=0.01)
+    assert "float64" in str(post.status)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_columns_that_no_datum_sees_divide_nothing_by_zero() -> None:
+    kernel = np.exp(-0.5 * (np.arange(-6, 7) / 1.5) ** 2)
+    Phi = Mask(np.arange(20), 96) @ Convolution(kernel, 96)
+    z = np.zeros(96)
+    z[[5, 11]] = 1.0
+    y = Phi @ z + 1e-3 * np.random.default_rng(0).standard_normal(20)
+    post = cofem.fit(Phi, y, noise_std=1e-3, method=cofem.CoFEM(diagonal="pooled"), rng=0)
+    assert np.isfinite(post.std).all()
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_traces_too_small_for_the_precision_divide_nothing_by_zero(precision: str) -> None:
+    for strength in ([1e-30, 1e-37], [1e37, 1e-37], [1e37, 1e37]):
+        for gamma in (1e-30, 0.5, 1.9):
+            for largest in (1e-12, 1e16):
+                c = solve_trace(np.array(strength, precision), gamma, largest)
+                assert 0 <= c <= largest * (1 + 1e-9)
+
+
+def test_twins_and_a_noise_below_rounding_say_what_to_do_on_any_library() -> None:
+    torch = pytest.importorskip("torch")
+    Phi = np.repeat(np.random.default_rng(0).standard_normal((80, 30)), 2, axis=1)
+    for make in (np.asarray, torch.asarray):
+        with pytest.raises(ValueError, match=r"noise_std = 1e-08 is too small .* use a larger one$"):
+            cofem.fit(make(Phi), make(Phi[:, 0]), noise_std=1e-8, method="cofem", rng=0)
+
+
+# --- weights that were made of the data ------------------------------------------------------------------
+
+
+def counts(seed: int) -> tuple[Operator, np.ndarray, np.ndarray]:
+    """Photons behind a blur, and how many are expected."""
+    rng = np.random.default_rng(seed)
+    kernel = np.exp(-0.5 * (np.arange(-8, 9) / 2) ** 2)
+    Phi = hstack([Convolution(kernel / kernel.sum(), 200), Dense(np.ones((200, 1)))])
+    z = np.zeros(201)
+    z[rng.choice(200, 8, replace=False)], z[200] = rng.uniform(50, 200, 8), 4.0
+    rate = Phi @ z
+    return Phi, rng.poisson(rate).astype(float), rate
+
+
+def test_weights_that_were_made_of_the_data_are_warned_about() -> None:
+    Phi, y, rate = counts(0)
+    with pytest.warns(cofem.ReliabilityWarning, match="sample_weight was made of y itself"):
+        trapped = cofem.fit(Phi, y, sample_weight=1 / np.maximum(y, 1))
+    assert not trapped.converged
+    with pytest.warns(cofem.ReliabilityWarning, match="noise_std was made of y itself: .* root of post"):
+        cofem.fit(Phi, y, noise_std=np.sqrt(np.maximum(y, 1)))
+    first = cofem.fit(Phi, y)
+    again = cofem.fit(Phi, y, sample_weight=1 / np.maximum(first.predict(), 1))
+    assert np.linalg.norm(Phi @ again.mean - rate) < 0.8 * np.linalg.norm(Phi @ trapped.mean - rate)
+    for post in (first, again):
+        assert "made of y" not in str(post.status)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_weights_from_elsewhere_are_not_taken_for_the_datas(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    _, y, rate = counts(seed)
+    curve = np.exp(-np.linspace(0, 5, 100))
+    assert follow(1 / np.maximum(y, 1), y)
+    assert follow(1 / np.sqrt(y + 0.5), y)
+    assert not follow(1 / rate, y)
+    assert not follow(rng.uniform(0.5, 1, 200), y)
+    assert not follow(np.ones(200), y)
+    assert not follow(np.where(y > 50, 0.1, 1.0), y)
+    assert not follow(1 / curve, curve * (1 + 1e-6 * rng.standard_normal(100)))
+    assert not follow(np.maximum(y, 1), y)

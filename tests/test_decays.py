@@ -35,6 +35,8 @@ DECAYS: dict[str, Operator] = {
     "samples": Mask(SEEN, 150) @ convolution(),
     "samples of a ring": Mask(SEEN, 150) @ convolution("circular"),
     "weights": Diagonal(np.linspace(0.5, 2, 150)) @ convolution(kernel=-3 * KERNEL),
+    "weights of samples": Diagonal(np.linspace(0.5, 2, 90)) @ Mask(SEEN, 150) @ convolution(),
+    "samples of samples in units": (2.0 * (Mask(SEEN, 150) @ convolution())).take_rows(np.arange(0, 90, 2)),
     "units": 2.0 * (Mask(SEEN, 150) @ convolution() @ Diagonal(np.linspace(0.1, 3, 150))),
 }
 OTHERS: dict[str, Operator] = {
@@ -143,6 +145,18 @@ def test_shares_are_those_of_the_inverse(size, ratio, unseen, spread, seed) -> N
     inside = np.eye(size) + root[:, None] * (C.T @ (seen[:, None] * C)) * root / 0.1
     wanted = np.diag(np.linalg.inv(inside))
     np.testing.assert_allclose(decaying_shares(Decay(ratio, seen), g, 0.1), wanted, rtol=1e-6)
+
+
+def test_samples_of_what_is_out_of_order_are_no_decay() -> None:
+    order = np.random.default_rng(0).permutation(150)
+    Phi = Mask(np.arange(70), 150) @ (2.0 * (Mask(order, 150) @ convolution()))
+    assert Phi.decay() is None
+    z = np.zeros(150)
+    z[[20, 90]] = 1.0
+    y = Phi @ z + 0.01 * np.random.default_rng(1).standard_normal(70)
+    for Psi, data in ((Phi, y), (Phi.take_rows(np.arange(60)), y[:60])):
+        post = cofem.fit(Psi, data, noise_std=0.01, method="cofem", rng=0)
+        assert post.status.settled
 
 
 def test_pivots_that_rounding_has_eaten() -> None:

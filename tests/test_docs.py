@@ -1,17 +1,21 @@
 """What README.md, CONTRIBUTING.md and docs/ say is so: snippets run, links lead somewhere, names exist.
 
 A block that cannot run has ``<!-- not run: reason -->`` in the line above it. The other blocks of a page run
-one after the other, with `Phi`, `y` and the like of a small problem at hand.
+one after the other, with `Phi`, `y` and the like of a small problem at hand. A block of ``text`` is what the
+one before it prints, or with ``<!-- printed by: page.md -->`` above it what that page does; ``[...]`` in it
+stands for anything. A value behind an expression, as in ``post.support()  # 20, 77``, is compared as well.
 """
 
 from __future__ import annotations
 
+import io
 import re
 import sys
+from contextlib import redirect_stdout
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -24,10 +28,22 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 SOURCE = Path(cofem.__file__).parent
 
 
-def blocks(text: str) -> list[tuple[str, str]]:
-    """Return the Python blocks of a page, each with the reason not to run it, or ""."""
-    found = re.findall(r"(?:<!-- not run: (.+?) -->\n+)?```python\n(.*?)```", text, re.DOTALL)
-    return [(reason, code) for reason, code in found]
+class Block(NamedTuple):
+    """Python of a page, or what a page shows as printed."""
+
+    kind: str
+    code: str
+    #: Of Python, why it is not run; of what was printed, the page that printed it; or "".
+    note: str
+
+
+def blocks(text: str) -> list[Block]:
+    """Return the Python of a page and, on pages that have some, the outputs that it shows."""
+    fences = re.findall(
+        r"(?:<!-- (?:not run|printed by): (.+?) -->\n+)?```(python|text)\n(.*?)```", text, re.DOTALL
+    )
+    found = [Block(kind, code, note) for note, kind, code in fences]
+    return found if any(block.kind == "python" for block in found) else []
 
 
 def small_problem() -> dict[str, Any]:
@@ -42,19 +58,91 @@ def small_problem() -> dict[str, Any]:
     return dict(cofem=cofem, np=np, Phi=Phi, y=y, Y=Y, n=n, rows=rows, weights=np.linspace(0.5, 2, n // 2))
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p.read_text())], ids=lambda page: page.name)
-def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # some write files
-    names = small_problem()
-    for reason, code in blocks(page.read_text()):
+#: A number as it stands in a text.
+NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
+#: How far numbers that are shown may be off, relative to themselves: rounding differs from machine to machine,
+#: and with it what is measured, by much, and steps, by one of 19; data that are held out are the same ones.
+SHOWN_DIGITS, SHOWN_COUNTS = 0.5, 0.1
+
+
+def is_shown(shown: str, printed: str) -> bool:
+    """Tell whether a text was printed: ``[...]`` stands for anything, numbers may be off a little."""
+    words, numbers = [" ".join(part.split()) for part in shown.split("[...]")], NUMBER.findall(shown)
+    pattern = ".*".join(r"(\S+?)".join(map(re.escape, NUMBER.split(part))) for part in words)
+    found = re.fullmatch(pattern.strip(), " ".join(printed.split()))
+    if found is None or not all(map(NUMBER.fullmatch, found.groups())):
+        return False
+    return all(
+        abs(float(one) - float(other)) <= (SHOWN_COUNTS if one.isdigit() else SHOWN_DIGITS) * abs(float(one))
+        for one, other in zip(numbers, found.groups(), strict=True)
+    )
+
+
+def shown_values(code: str) -> list[tuple[str, str]]:
+    """Return expressions of a block that have their value behind them: numbers, or words in quotes."""
+    return re.findall(r"^([^\s#].*?)  # ([-\d.,()\[\] ]+|\".+\")$", code, re.MULTILINE)
+
+
+def as_shown(value: Any) -> str:
+    """Return a value as pages show it behind an expression."""
+    return ", ".join(map(str, value.tolist())) if isinstance(value, np.ndarray) else str(value)
+
+
+def run_page(page: Path) -> str:
+    """Run the Python of a page, compare what it shows with what there is, and return all that was printed."""
+    names, every, last = small_problem(), [""], ""
+    for kind, code, note in blocks(page.read_text()):
+        if kind == "text":
+            printed = run_page(page.parent / note) if note else last
+            assert is_shown(code, printed), f"{page.name} shows\n{code}\nbut it is\n{printed}"
+            continue
         compiled = compile(code, page.name, "exec")  # what is not run must at least be Python
-        if not reason:
-            exec(compiled, names)
+        if not note:
+            with redirect_stdout(io.StringIO()) as output:
+                exec(compiled, names)
+            last = output.getvalue()
+            every.append(last)
+            for expression, value in shown_values(code):
+                now, shown = as_shown(eval(expression, names)), value.strip('"').replace("...", "[...]")
+                assert is_shown(shown, now), f"{page.name}: {expression} is not {value}, but {now}"
+    return "".join(every)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p.read_text())], ids=lambda page: page.name)
+def test_snippets_run_and_print_what_is_shown(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # some write files
+    run_page(page)
 
 
 def test_a_reason_is_found_and_its_block_alone() -> None:
     text = "```python\na\n```\n<!-- not run: slow -->\n```python\nb\n```\n\n```python\nc\n```\n"
-    assert blocks(text) == [("", "a\n"), ("slow", "b\n"), ("", "c\n")]
+    assert blocks(text) == [
+        Block("python", "a\n", ""),
+        Block("python", "b\n", "slow"),
+        Block("python", "c\n", ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("printed", "same"),
+    [
+        ("changed by 0.0013 at step 20. variances by x. from 102 data held out, 2 parts", True),
+        ("changed by 0.0011 at step 19. from 102 data held out, 2 parts", False),
+        ("changed by 0.0011 at step 19. . from 204 data held out, 4 parts", False),
+        ("changed by 0.1 at step 19. . from 102 data held out, 2 parts", False),
+        ("changed by nothing at step 19. . from 102 data held out, 2 parts", False),
+    ],
+)
+def test_what_is_stale_is_found(printed: str, same: bool) -> None:
+    shown = "changed by 0.0011 at\nstep 19. [...]. from 102 data held out, 2 parts"
+    assert is_shown(shown, printed) is same
+
+
+def test_values_behind_expressions_are_found() -> None:
+    code = 'post.support()  # 20, 77\npost.std  # of |z|\npost.status  # "... periods of 12 ..."\nx = 3  # (D, L)\n'
+    assert shown_values(code) == [("post.support()", "20, 77"), ("post.status", '"... periods of 12 ..."')]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

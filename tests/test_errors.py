@@ -211,12 +211,55 @@ def test_a_callback_stops_the_learning_of_the_noise_as_well(settings, part):
         return len(seen) >= 8
 
     post = cofem.fit(case.Phi, case.y, rng=0, callback=stop, **settings)
-    assert seen == [part] * 8 + ["fit"]
+    assert seen == [part] * 8
     assert post.status.code is cofem.StatusCode.STOPPED
-    assert "while the noise was learned" in str(post.status)
-    assert post.n_iter == 1
-    assert np.isfinite(post.mean).all()
-    assert post.noise_std == seen_noise[-1] != seen_noise[0]
+    assert "while the noise was still being learned" in str(post.status)
+    assert post.n_iter == 8
+    assert case.nrmse(post.mean) < 2
+    assert post.noise_std < seen_noise[-1] < seen_noise[0]
+
+
+def stopped_after(calls, Phi, y, **settings):
+    """Fit until a callback was called so often; by the callback itself, and by Ctrl-C in the next step."""
+    ends = []
+    for interrupts in (False, True):
+        seen = []
+
+        def look(state, seen=seen, interrupts=interrupts):
+            seen.append(state)
+            if interrupts and len(seen) > calls:
+                raise KeyboardInterrupt
+            return not interrupts and len(seen) >= calls
+
+        try:
+            ends.append(cofem.fit(Phi, y, callback=look, rng=0, **settings))
+        except cofem.FitInterrupted as interrupt:
+            ends.append(interrupt.posterior)
+    return ends
+
+
+@pytest.mark.parametrize("settings", [TOGETHER, IN_TURN, {"prior": "auto"}])
+def test_a_budget_returns_the_best_so_far_whenever_it_ends(settings):
+    case = dense_case(64, f=2, density=0.05, noise_std=0.01, seed=3)
+    stages = []
+    whole = cofem.fit(case.Phi, case.y, rng=0, callback=lambda s: stages.append(s.stage) and None, **settings)
+    first_of_fit = stages.index("fit") + 1
+    for calls in (8, first_of_fit - 1, first_of_fit, first_of_fit + 2):
+        by_callback, by_interrupt = stopped_after(calls, case.Phi, case.y, **settings)
+        assert by_callback.status.code is by_interrupt.status.code is cofem.StatusCode.STOPPED
+        assert max(case.nrmse(by_callback.mean), case.nrmse(by_interrupt.mean)) < 3 * case.nrmse(whole.mean)
+    assert "a fit to 29 of the 32 data, which had come further" in str(by_callback.status)
+
+
+def test_a_budget_that_ends_between_tasks_or_forms_returns_what_fits_the_data():
+    rng = np.random.default_rng(0)
+    Phi, z = rng.standard_normal((40, 60)), np.zeros((60, 2))
+    z[[3, 30]] = 1.0
+    Y = Phi @ z + 0.01 * rng.standard_normal((40, 2))
+    for calls in (30, 200, 700):
+        for post in stopped_after(calls, Phi, Y, prior="auto"):
+            assert post.mean.shape in ((60, 2), (60,))  # Ctrl-C ends with the task that it came in
+            assert np.isfinite(post.std).all()
 
 
 def test_import_is_quick_and_light():

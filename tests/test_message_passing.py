@@ -31,7 +31,7 @@ from cofem.linalg.message_passing import (
 from cofem.operators import FFT, Dense, Mask, Wavelet
 from cofem.operators.dictionary import Dictionary
 
-from . import adversary
+from .adversary import synthesis
 from .problems import complex_case, dct_case, dense_case, exact_posterior
 
 
@@ -265,7 +265,7 @@ def test_no_fit_ends_before_its_variances_were_checked(monkeypatch, case):
 
 def test_a_check_that_leaves_doubt_is_no_end():
     """One check at the end, 1.1 +- 1, was taken for good; the fit had another optimum than exact EM."""
-    assert adversary.judge(adversary.draw(1660)) == []
+    assert synthesis.judge(synthesis.draw("wavelet", 1660)) == []
 
 
 def matrices(rng, n, d):

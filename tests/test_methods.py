@@ -9,6 +9,7 @@ import cofem
 from cofem.inference.mackay import MacKay
 from cofem.inference.registry import METHODS
 from cofem.linalg import direct
+from cofem.operators import Convolution, Identity, Mask, Wavelet
 
 from .problems import complex_case, dct_case, dense_case, dictionary, exact_log_evidence, exact_posterior
 
@@ -333,11 +334,49 @@ def test_amp_reports_divergence_on_a_dictionary_with_non_zero_mean(mean, method)
     assert np.linalg.norm(post.mean) <= 3 * np.linalg.norm(case.z)
 
 
+AMP_IS_WRONG = {
+    "identity": lambda rng: Identity(128),
+    "wavelets": lambda rng: Mask(np.sort(rng.choice(128, 64, replace=False)), 128) @ Wavelet(128).T,
+    "blur": lambda rng: Convolution([0.2, 1.0, 0.2], 128),
+}
+
+
+@pytest.mark.parametrize("name", AMP_IS_WRONG)
+@pytest.mark.parametrize("all_exact", [2048, 0])
+def test_amp_says_where_its_messages_do_not_have_the_posteriors_variances(name, all_exact, monkeypatch):
+    monkeypatch.setattr(
+        "cofem.inference.amp.ALL_EXACT", all_exact
+    )  # some of them are looked at in large ones
+    rng = np.random.default_rng(1)
+    Phi, z = AMP_IS_WRONG[name](rng), np.zeros(128)
+    z[rng.choice(128, 10, replace=False)] = rng.standard_normal(10)
+    y = Phi @ z + 0.3 * rng.standard_normal(Phi.shape[0])
+    post = cofem.fit(Phi, y, noise_std=0.3, method="amp", rng=0)
+    assert not post.converged
+    assert any("off by a factor of" in text for text in post.status.warnings)
+    if all_exact:
+        A = Phi.to_dense()
+        exact = np.linalg.inv(A.T @ A / 0.3**2 + np.diag(post.alpha))
+        np.testing.assert_allclose(post.variance, np.diag(exact), rtol=1e-6)
+
+
 def test_damping_saves_amp_from_a_small_mean():
     case = dense_case(D=512, f=4, mean=0.5)
     post = cofem.fit(case.Phi, case.y, noise_std=0.005, method="amp")
     assert post.converged
     assert case.nrmse(post.mean) < 0.2
+
+
+@pytest.mark.parametrize("seed", [12, 13])
+def test_vi_does_not_stop_on_a_plateau(seed):
+    rng = np.random.default_rng(seed)
+    Phi, z = Mask(np.sort(rng.choice(128, 64, replace=False)), 128) @ Wavelet(128, "db4").T, np.zeros(128)
+    z[rng.choice(128, 10, replace=False)] = rng.standard_normal(10)
+    y = Phi @ z + 0.01 * rng.standard_normal(64)
+    post = cofem.fit(Phi, y, noise_std=0.01, method="vi")
+    whole = cofem.fit(Phi, y, noise_std=0.01, method="vi", max_iter=4000, tol=0)
+    assert post.status.settled
+    assert np.linalg.norm(post.mean - whole.mean) < 0.01 * np.linalg.norm(whole.mean)
 
 
 @pytest.mark.parametrize("f", [4, 6])

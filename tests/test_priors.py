@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
+from scipy.optimize import nnls
 from sklearn.linear_model import Lasso
 
 import cofem
 from cofem.experiments import problems
+from cofem.inference.irls import FIRST_STEPS
 from cofem.operators import DCT, FFT, Dense, Mask, block_diag
 from cofem.priors import PRIORS
 from cofem.priors.rectified import (
@@ -102,13 +104,16 @@ def exact_em(
 
 
 def exact_fit(Phi, Y, update, steps: int, nonnegative: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """EM; again by moments cut off at zero, if coefficients are plainly negative."""
+    """EM, again by moments cut off at zero if coefficients are plainly negative, and the constrained mode."""
     mean, variance, alpha = exact_em(Phi, Y, update, steps)
     if nonnegative:
         energy = np.sum(np.abs(Phi) ** 2, axis=0)[:, None] * mean**2
         if energy[mean < -3 * variance[:, None] ** 0.5].sum() > 0.001 * energy.sum():
             mean, variance, alpha = exact_em(Phi, Y, update, steps, nonnegative=True)
-        mean = np.maximum(mean, 0)
+        stacked = np.vstack([Phi / NOISE, np.diag(alpha**0.5)])
+        norms = np.linalg.norm(stacked, axis=0)
+        zero = np.zeros(alpha.size)
+        mean = np.stack([nnls(stacked / norms, np.append(y / NOISE, zero))[0] / norms for y in Y.T], axis=1)
     return mean, variance, alpha
 
 
@@ -373,11 +378,66 @@ def test_mackays_update_for_blocks_over_tasks_ends_where_em_does() -> None:
     assert chosen.n_iter < slow.n_iter
     np.testing.assert_allclose(chosen.mean, slow.mean, atol=1e-2)
     np.testing.assert_array_equal(chosen.support(), slow.support())
-    step = dict(alpha_init=slow.alpha, max_iter=2, tol=0)
+    step = dict(alpha_init=slow.alpha, max_iter=FIRST_STEPS + 2, tol=0)  # the first ones are EM's own
     after = cofem.fit(Phi, Y, method=cofem.IRLS(update="mackay"), **step, **settings)
     np.testing.assert_allclose(after.mean, slow.mean, atol=1e-5)
     with pytest.raises(ValueError, match="update must be"):
         cofem.IRLS(update="newton")
+
+
+def lead_field(n_sensors: int, n_sources: int, seed: int) -> np.ndarray:
+    """Potentials of dipoles in a ball at sensors around its upper half: smooth, alike, of unequal norms."""
+    rng = np.random.default_rng(seed)
+    sensors, places = rng.standard_normal((n_sensors, 3)), rng.standard_normal((n_sources, 3))
+    sensors[:, 2] = np.abs(sensors[:, 2])
+    sensors, places = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (sensors, places))
+    moments = places + 0.5 * rng.standard_normal(places.shape)
+    way = sensors[:, None] - 0.85 * rng.uniform(0.6, 1, (n_sources, 1)) * places
+    field = (way * moments).sum(axis=2) / np.linalg.norm(way, axis=2) ** 3
+    return field - field.mean(axis=0)
+
+
+@pytest.mark.parametrize(("snr", "learn"), [(2.0, False), (1.0, False), (1.0, True)])
+def test_sources_behind_sensors_are_found_as_blocks_of_one_are(snr: float, learn: bool) -> None:
+    """EM stops at step 2, or 200 nats below: over tasks its steps are short where columns look alike."""
+    Phi = lead_field(60, 1000, seed=3)
+    rng = np.random.default_rng(3)
+    Z = np.zeros((1000, 50))
+    where = rng.choice(
+        np.flatnonzero(np.linalg.norm(Phi, axis=0) > np.median(np.linalg.norm(Phi, axis=0))), 5
+    )
+    Z[where] = (
+        np.sin(np.outer(np.arange(1, 6), np.arange(50) / 8)) / np.linalg.norm(Phi[:, where], axis=0)[:, None]
+    )
+    signal = Phi @ Z
+    sigma = np.sqrt(np.mean(signal**2)) / snr
+    settings = dict(noise_std="learn" if learn else sigma, rng=0)
+    Y = signal + sigma * rng.standard_normal(signal.shape)
+    post, blocks = (
+        cofem.fit(Phi, Y, prior=cofem.MultiTask(prior), **settings)
+        for prior in (cofem.Independent(), cofem.Block(1))
+    )
+    assert post.status.code is cofem.StatusCode.CONVERGED
+    assert post.n_iter < 60
+    assert post.log_evidence().value > blocks.log_evidence().value - 1
+    assert len(post.support()) <= 8
+    if not learn:
+        slow = cofem.fit(Phi, Y, prior=cofem.MultiTask(), method="irls", **settings)
+        assert slow.log_evidence().value < post.log_evidence().value - 50
+        assert any("steps of EM are so short" in text for text in slow.status.warnings)
+
+
+def test_mackays_update_after_steps_of_em_finds_what_data_just_allow() -> None:
+    """From the start it ends at errors of 5, 31 and 31 % of these."""
+    for seed in (577, 580, 582):
+        rng = np.random.default_rng(seed)
+        Phi, Z = rng.standard_normal((64, 256)), np.zeros((256, 3))
+        Z[rng.choice(256, 30, False)] = rng.standard_normal((30, 3))
+        signal = Phi @ Z
+        sigma = np.sqrt(np.mean(signal**2)) / 100
+        Y = signal + sigma * rng.standard_normal(signal.shape)
+        post = cofem.fit(Phi, Y, noise_std=sigma, prior=cofem.MultiTask(), method=cofem.IRLS(update="mackay"))
+        assert np.linalg.norm(post.mean - Z) < 0.02 * np.linalg.norm(Z)
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-3])

@@ -11,7 +11,7 @@ import cofem
 from cofem._refit import LARGEST_START, warm_start
 from cofem.estimators import RVMRegressor, SBLRegressor
 from cofem.experiments import problems
-from cofem.operators import Gradient, Mask
+from cofem.operators import Gradient, Identity, Mask
 
 CASE = problems.dct(1024, f=3, density=0.05, sigma=0.01, seed=3)
 
@@ -87,6 +87,71 @@ def test_weights_tasks_and_analysis() -> None:
     assert np.sqrt(np.mean((again.mean - cold.mean) ** 2)) < 0.02
 
 
+def test_weights_stay_with_their_data() -> None:
+    # The first datum is worth ten thousand of the second one: 1.9975 is the answer without weights.
+    Phi, y, weights = np.ones((2, 1)), np.array([1.0, 3.0]), np.array([1e4, 1.0])
+    each = 0.1 / np.sqrt(weights)
+    for given in (dict(noise_std=0.1, sample_weight=weights), dict(noise_std=each)):
+        post = cofem.fit(Phi, y, rng=0, **given)
+        for again in (
+            cofem.refit(post, rng=0),
+            cofem.refit(post, noise_std=0.2, rng=0),
+            cofem.refit(post, y, rng=0),
+            cofem.refit(post, y, noise_std=0.2, rng=0),
+            cofem.refit(post, Phi=Phi, noise_std=0.2, rng=0),
+        ):
+            assert again.mean[0] == pytest.approx(1.0, abs=1e-3)
+            np.testing.assert_allclose(again.weights, post.weights)
+        kept = cofem.refit(post, noise_std="learn", rng=0)
+        np.testing.assert_allclose(kept.weights, post.weights)
+        with pytest.raises(ValueError, match="sample_weight must be given with y and Phi both new"):
+            cofem.refit(post, y, Phi=Phi, rng=0)
+        for new in (dict(sample_weight=np.ones(2), noise_std=0.1), dict(noise_std=np.array([0.1, 0.1]))):
+            assert cofem.refit(post, y, Phi=Phi, rng=0, **new).mean[0] == pytest.approx(2.0, abs=5e-3)
+    path = cofem.fit_path(Phi, y, [0.1, 0.2], sample_weight=weights, rng=0)
+    assert [post.mean[0] for post in path] == pytest.approx([1.0, 1.0], abs=1e-3)
+
+
+def test_what_post_tells_of_the_model_stays() -> None:
+    rng = np.random.default_rng(0)
+    Phi, z = rng.standard_normal((20, 40)), np.zeros(40)
+    z[[3, 20]] = 1, 2
+    y = Phi @ z + 0.1 * rng.standard_normal(20)
+    post = cofem.fit(Phi, y, noise_std=0.1, nonnegative=True, rng=0)
+    assert (cofem.refit(post, noise_std=0.2, rng=0).mean >= 0).all()
+    assert cofem.refit(post, nonnegative=False, rng=0).gaussian is None
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        dict(analysis=24),
+        dict(analysis="auto"),
+        dict(analysis=24, prior=cofem.Independent()),
+        dict(analysis=24, prior="auto"),
+        dict(analysis=Gradient(24), prior="auto"),
+        dict(prior="auto"),
+    ],
+    ids=str,
+)
+def test_paths_and_refits_may_choose_at_each_level(choice: dict[str, Any]) -> None:
+    rng = np.random.default_rng(0)
+    steps = np.repeat([0.0, 2.0, 1.0], 8)
+    Phi, levels = Identity(24), [0.05, 0.2]
+    y = Phi @ steps + 0.05 * rng.standard_normal(24)
+    path = cofem.fit_path(Phi, y, levels, rng=0, max_iter=10, **choice)
+    assert [post.noise_std for post in path] == levels
+    again = cofem.refit(path[1], noise_std=levels[0], rng=0, max_iter=10, **choice)
+    for post in (path[0], again):
+        assert np.sqrt(np.mean((post.mean - steps) ** 2)) < 0.1
+
+
+def test_a_start_is_for_the_first_level() -> None:
+    path = cofem.fit_path(CASE.Phi, CASE.y, [0.01, 0.03], alpha_init=1.0, rng=0)
+    first = cofem.fit(CASE.Phi, CASE.y, noise_std=0.03, alpha_init=1.0, rng=0)
+    np.testing.assert_array_equal(path[1].mean, first.mean)
+
+
 def test_what_cannot_be_refitted_is_refused(first: cofem.Posterior, tmp_path: Any) -> None:
     apart = cofem.fit(np.eye(3), np.eye(3)[:, :2], noise_std=0.1)
     with pytest.raises(ValueError, match="refit each task"):
@@ -94,6 +159,10 @@ def test_what_cannot_be_refitted_is_refused(first: cofem.Posterior, tmp_path: An
     first.save(tmp_path / "fit.npz")
     with pytest.raises(ValueError, match="Phi must be given"):
         cofem.refit(cofem.load(tmp_path / "fit.npz"))
+    rows = cofem.fit(Identity(9), np.repeat([0.0, 1.0, 0.0], 3), noise_std=0.1, analysis=Gradient(9), rng=0)
+    rows.save(tmp_path / "rows.npz")
+    with pytest.raises(ValueError, match="analysis must be given"):
+        cofem.refit(cofem.load(tmp_path / "rows.npz", operator=Identity(9)))
     with pytest.raises(ValueError, match="alpha_init is what post says"):
         cofem.refit(first, alpha_init=1.0)
     for levels in ([], [0.1, -1.0], 0.1):

@@ -78,3 +78,15 @@ def test_cautions_are_warnings_and_empty_words_are_left_out() -> None:
     status = Status(StatusCode.MAX_ITER, "out of steps").with_notes("a", "", Caution("b"), Caution(""))
     assert (status.notes, status.warnings) == (("a",), ("b",))
     assert str(status) == "max_iter. Warning: b. out of steps. a."
+
+
+def test_a_table_is_told_of_similar_columns_in_its_own_terms() -> None:
+    rng = np.random.default_rng(0)
+    table = rng.standard_normal((80, 1)) + 0.5 * rng.standard_normal((80, 12))
+    y = table.sum(axis=1) + 0.3 * rng.standard_normal(80)
+    with pytest.warns(cofem.ReliabilityWarning, match="overlap strongly"):
+        status = cofem.fit(table, y, noise_std=0.3).status
+    text = next(warning for warning in status.warnings if "overlap strongly" in warning)
+    assert "similar columns" in text
+    assert not any(word in text for word in ("wider", "smooth", "grid", "sharp"))
+    assert all(len(words.split()) <= 60 for words in (*status.warnings, *status.notes))

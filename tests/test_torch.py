@@ -377,6 +377,8 @@ def test_the_posterior_answers_in_tensors(kind: str, dtype: type, tmp_path) -> N
     with_operator = cofem.load(tmp_path / "fit.npz", operator=Phi)
     assert np.allclose(with_operator.sample(2, rng=0), ours.sample(2, rng=0).numpy(), rtol=1e-4, atol=1e-4)
     with_tensor = cofem.load(tmp_path / "fit.npz", operator=torch.asarray(Phi))
+    with pytest.raises(ValueError, match="operator must be that of the fit"):
+        cofem.load(tmp_path / "fit.npz", operator=-torch.asarray(Phi))
     assert torch.allclose(with_tensor.sample(2, rng=0), ours.sample(2, rng=0))
 
 

@@ -9,11 +9,12 @@ import numpy as np
 
 from cofem._arrays import as_array, without_gradients
 from cofem._fit import prepare_choice
+from cofem.inference.analysis.choice import Broken
 from cofem.inference.checkpoint import Keeper
-from cofem.inference.choice import Jury, Stopped, search
+from cofem.inference.choice import Jury, search
 from cofem.inference.comparison import Comparison
 from cofem.inference.prepare import Data
-from cofem.inference.record import Callback
+from cofem.inference.record import Callback, FitStopped
 from cofem.inference.settings import Settings, check_callback, check_rng, is_auto
 from cofem.inference.stages import Runner
 from cofem.priors import Prior
@@ -29,7 +30,7 @@ def compare(  # noqa: PLR0913 (public)
     method: Any = "auto",
     nonnegative: bool = False,
     sample_weight: Any = None,
-    rng: int | np.random.Generator | None = None,
+    rng: int | np.random.Generator | None = 0,
     callback: Callback | None = None,
     progress: bool = False,
     checkpoint: Any = None,
@@ -76,7 +77,7 @@ def compare(  # noqa: PLR0913 (public)
     try:
         runner = Runner(keeper, check_callback(callback), progress)
         array = as_array(y, "y")
-        data = Data(Phi, array if array.ndim == 2 else y, noise_std, sample_weight)
+        data = Data(Phi, array if array.ndim == 2 else y, noise_std, sample_weight).stacked()
         prepared, plan = prepare_choice(data, settings, runner)
         problem = prepared.problem
         if problem.n_rows < 2:
@@ -90,9 +91,9 @@ def compare(  # noqa: PLR0913 (public)
                 search(jury, prepared.operator)
             for prior in given or ():
                 jury.judge(prior)
-        except Stopped as stop:
+        except (Broken, FitStopped) as end:
             if not jury.judged:
-                raise ValueError(f"no prior could be judged: {stop}") from stop
+                raise ValueError(f"no prior could be judged: {end}") from end
         return jury.comparison()
     finally:
         keeper.close()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from cofem._arrays import (
+    Array,
     as_array,
     in_precision,
     namespace,
@@ -28,6 +29,7 @@ from cofem.inference.analysis.choice import (
 from cofem.inference.analysis.level import without_level
 from cofem.inference.analysis.null_space import about_null_space
 from cofem.inference.analysis.problem import AnalysisProblem, checked_analysis
+from cofem.inference.analysis.rows_alike import about_line
 from cofem.inference.base import Method
 from cofem.inference.checkpoint import Keeper
 from cofem.inference.checkpoint.fingerprint import fingerprint_of
@@ -44,16 +46,19 @@ from cofem.inference.notes import (
 )
 from cofem.inference.prepare import Data, PreparedProblem, check_data_shape, prepare
 from cofem.inference.problem import Problem
-from cofem.inference.record import Callback, FitInterrupted, Outcome
-from cofem.inference.registry import check_method, get_method
+from cofem.inference.record import Callback, FitInterrupted, FitStopped, Outcome
+from cofem.inference.registry import about_crawling, check_method, get_method
 from cofem.inference.settings import Settings, check_alpha_init, check_callback, check_rng, is_auto
+from cofem.inference.so_far import SoFar
 from cofem.inference.stages import Runner
 from cofem.operators import Operator, as_operator, block_diag
 from cofem.posterior import Posterior, join_tasks, split_tasks
+from cofem.posterior.constrained import clipped, constrained
+from cofem.posterior.silence import about_silence
+from cofem.posterior.support import about_the_support
 from cofem.priors import Independent, MultiTask, Power, Prior
 from cofem.priors.multitask import OneAfterAnother
-from cofem.priors.rectified import rectified_moments
-from cofem.status import ConvergenceWarning, ReliabilityWarning, StatusCode
+from cofem.status import ConvergenceWarning, ReliabilityWarning, Status, StatusCode
 
 
 @without_gradients
@@ -66,11 +71,12 @@ def fit(  # noqa: PLR0913 (public)
     prior: Prior | str | None = None,
     analysis: Any = None,
     nonnegative: bool = False,
+    real: bool = False,
     sample_weight: Any = None,
     max_iter: int | None = None,
     tol: float | None = None,
     alpha_init: Any = None,
-    rng: int | np.random.Generator | None = None,
+    rng: int | np.random.Generator | None = 0,
     callback: Callback | None = None,
     progress: bool = False,
     checkpoint: Any = None,
@@ -110,8 +116,12 @@ def fit(  # noqa: PLR0913 (public)
         sharing among neighbours (`cofem.Neighbours`) chosen by data that are held out. See
         `docs/analysis.md`.
     nonnegative : bool
-        Whether the coefficients are known not to be negative. ``post.mean`` is then ``max(mean, 0)`` of the
-        Gaussian posterior, the most likely value of each coefficient and not its average.
+        Whether the coefficients are known not to be negative. ``post.mean`` is then the posterior's mode, the
+        most likely values of all coefficients together, not their averages.
+    real : bool
+        Whether the coefficients are known to be real where Phi or y is complex. Data are then
+        ``sqrt(2)`` times their real and imaginary parts, see `cofem.operators.RealUnknown`: those are
+        ``post.y``; ``post.predict()`` is complex, and `noise_std` that of ``|noise|`` as ever.
     sample_weight : array of shape (N,), optional
         Relative weights of the data: the noise of datum i has variance ``noise_std^2 / sample_weight[i]``.
     max_iter : int, optional
@@ -123,8 +133,9 @@ def fit(  # noqa: PLR0913 (public)
         the variance of predictions, or no less than before. `seq` has a stop of its own (`Seq.min_gain`).
     alpha_init : float or array of shape (D,), optional
         Where alpha starts. By default every column is expected to explain the same share of y.
-    rng : int or numpy.random.Generator, optional
-        Source of randomness; the same seed gives the same result.
+    rng : int, numpy.random.Generator or None
+        Source of randomness. The same seed gives the same result, and so does the default; None draws a new
+        seed in each call.
     callback : callable, optional
         Called after every outer step, also while the noise is learned, with a snapshot that has ``iteration,
         mean, variance, alpha, noise_std, elapsed, applications, change, stage``; see
@@ -182,14 +193,14 @@ def fit(  # noqa: PLR0913 (public)
     keeper = Keeper(check_rng(rng), checkpoint, checkpoint_every, resume)
     try:
         runner = Runner(keeper, check_callback(callback), progress)
-        return fit_tasks(Data(Phi, y, noise_std, sample_weight), settings, runner)
+        return fit_tasks(Data(Phi, y, noise_std, sample_weight).stacked(real), settings, runner)
     finally:
         keeper.close()
 
 
 def fit_tasks(data: Data, settings: Settings, runner: Runner) -> Posterior:
     """Fit all tasks, together or one after the other."""
-    if isinstance(data.Phi, list | tuple) and isinstance(data.y, list | tuple) and _are_tasks(data.Phi):
+    if data.are_tasks:
         return _fit_different(data, settings, runner)
     y = as_array(data.y, "y")
     chooses = settings.auto and settings.analysis is None
@@ -224,6 +235,7 @@ def fit_task(data: Data, settings: Settings, runner: Runner, task: int = 0) -> P
             task, problem.y, lambda: fingerprint_of(problem, prepared.noise, settings.fingerprint())
         )
     notes = [why, *about_the_data(data, prepared), *about_copies(problem)]
+    notes.append(about_crawling(problem, method, settings.tol))
     learned = None if prepared.noise.std is None else Learned(problem.noise_var, "")
     try:
         if learned is None or settings.asked is not None:
@@ -231,12 +243,11 @@ def fit_task(data: Data, settings: Settings, runner: Runner, task: int = 0) -> P
             learned = strategy.learn(problem, plan, runner)
             notes += learned.remarks
         outcome = learned.outcome or _run(problem, plan, runner, learned)
-    except FitInterrupted as interrupt:
-        so_far = interrupt.outcome
-        if so_far is not None:
-            so_far = so_far if learned is not None else _before_the_noise_is_known(problem, so_far)
-            interrupt.posterior = _posterior(prepared, so_far, method)
-        raise
+    except (FitInterrupted, FitStopped) as end:
+        known = problem
+        if learned is not None and learned.rule is None:
+            known = problem.with_noise(learned.noise_var)
+        return _cut_short(end, runner.so_far(task, known), prepared, known, method)
     return _concluded(prepared, outcome, method, learned, tuple(notes), settings)
 
 
@@ -246,11 +257,8 @@ def fit_with_chosen_prior(data: Data, settings: Settings, runner: Runner, task: 
     problem = prepared.problem
     try:
         chosen = choose_prior(problem, prepared.operator, plan, runner, is_auto(settings.method))
-    except FitInterrupted as interrupt:
-        if interrupt.outcome is not None:
-            so_far = _before_the_noise_is_known(problem, interrupt.outcome)
-            interrupt.posterior = _posterior(prepared, so_far, plan.method)
-        raise
+    except (FitInterrupted, FitStopped) as end:
+        return _cut_short(end, runner.so_far(task, problem), prepared, problem, plan.method)
     table = chosen.comparison
     if chosen.in_analysis:
         assert table is not None
@@ -317,23 +325,20 @@ def fit_in_analysis(
         runner.keeper.check_fingerprint(
             task, synthesis.y, lambda: fingerprint_of(synthesis, prepared.noise, asked)
         )
-    chosen, learned = None, None
+    chosen = None
     synthesis = without_level(synthesis, [candidate.operator for candidate in given])
     try:
         chosen = choose(synthesis, given, plan, runner)
         if chosen.problem.warm is not None:
             plan = plan._replace(alpha_init=None)
-        learned = Learned(chosen.problem.noise_var, "", stopped=chosen.stopped, fault=chosen.fault)
+        learned = Learned(chosen.problem.noise_var, "", fault=chosen.fault)
         outcome = _run(chosen.problem, plan, runner, learned)
-    except FitInterrupted as interrupt:
-        so_far = interrupt.outcome
-        if so_far is not None:
-            so_far = so_far if learned is not None else _before_the_noise_is_known(synthesis, so_far)
-            interrupt.posterior = _posterior(prepared, so_far, method)
-            if tasks:
-                interrupt.posterior = _split_in_analysis(interrupt.posterior, so_far, of_one, tasks)
-        raise
-    notes = (*about_the_data(data, prepared), note, *chosen.notes, *about_null_space(chosen.problem))
+    except (FitInterrupted, FitStopped) as end:
+        known = synthesis if chosen is None else synthesis.with_noise(chosen.problem.noise_var)
+        so_far = runner.so_far(task, known)
+        return _cut_short(end, so_far, prepared, known, method, (of_one, tasks))
+    about = (*about_line(synthesis, settings.analysis, phi.column_shape), *about_null_space(chosen.problem))
+    notes = (*about_the_data(data, prepared), note, *chosen.notes, *about)
     post = _concluded(prepared, outcome, method, learned, notes, settings)
     return _split_in_analysis(post, outcome, of_one, tasks) if tasks else post
 
@@ -371,53 +376,75 @@ def _concluded(
     cut_short = status.code is StatusCode.MAX_ITER and settings.tol != 0
     if outcome.doubtful or fault or cut_short:
         warn(str(status), ConvergenceWarning)
-    if status.code is not StatusCode.FAILED and not learned.stopped:
-        words += about_the_fit(outcome, learned=prepared.noise.std is None)
     problem, state = problem.shown(outcome.state)
-    outcome = replace(outcome, problem=problem, state=state)
-    words += [*about_weak_columns(outcome), *about_expected_error(outcome)]
-    status = status.with_notes(*words)
+    outcome = replace(outcome, problem=problem, state=state, status=status)
+    post = _posterior(prepared, outcome, method)
+    expected = outcome
+    if post.gaussian is not None:
+        outcome = _with_constraint(outcome, post, post.gaussian[1])
+        expected = _with_constraint(outcome, post, post.variance)
+    if status.code is not StatusCode.FAILED:
+        words += about_the_fit(outcome, learned=prepared.noise.std is None)
+        words += about_silence(post) if status.code is not StatusCode.STOPPED else []
+    words += [*about_weak_columns(outcome), *about_expected_error(expected)]
+    # Looked at here where products cost next to nothing, else in `Posterior.support` alone.
+    stored = prepared.operator.stored_matrix() is not None and post.analysis is None
+    if stored and status.code is not StatusCode.FAILED:
+        words.append(about_the_support(post))
+    status = post.status.with_notes(*words)
     if status.warnings:
         warn("; ".join(status.warnings), ReliabilityWarning)
-    return _posterior(prepared, replace(outcome, status=status), method)
+    return replace(post, status=status)
+
+
+def _with_constraint(outcome: Outcome, post: Posterior, spread: Array) -> Outcome:
+    """Return an outcome with the mean given that nothing is negative, and these variances."""
+    units = outcome.problem.units
+    mean, variance = transposed(units.apply(post.mean, -1)), transposed(units.apply(spread, -2))
+    return replace(outcome, state=replace(outcome.state, mean=mean, variance=variance))
 
 
 def _run(problem: Problem, plan: Plan, runner: Runner, learned: Learned) -> Outcome:
-    """Run the fit itself; if it was stopped while the noise was learned, only the step a posterior needs."""
-    if learned.stopped:
-        runner.drop_checkpoint()
+    """Run the fit itself."""
     problem = problem.with_noise(learned.noise_var)
-    return runner.run(problem, plan.method, plan.stage(noise=learned.rule), one_step=learned.stopped)
+    return runner.run(problem, plan.method, plan.stage(noise=learned.rule))
 
 
-def _before_the_noise_is_known(problem: Problem, outcome: Outcome) -> Outcome:
-    """Return what an interrupted stage that learned the noise came to, as a result for all data."""
-    seen, status = outcome.problem, outcome.status
-    if isinstance(seen, AnalysisProblem):
-        problem = seen.with_data_of(problem)
-    else:
-        problem = problem.with_noise(seen.noise_var)
-    message = (
-        f"{status.message}, while the noise was still being learned: noise_std = "
-        f"{problem.noise_var**0.5 * problem.units.data:.3g} is what was known by then, and mean and variance "
-        f"are those of a fit to {seen.n_rows} of the {problem.n_rows} data"
-    )
-    return replace(outcome, problem=problem, status=replace(status, message=message))
+def _cut_short(
+    end: FitInterrupted | FitStopped,
+    so_far: SoFar | None,
+    prepared: PreparedProblem,
+    problem: Problem,
+    method: Method,
+    several: tuple[Operator, Sequence[Operator]] | None = None,
+) -> Posterior:
+    """Return the best so far of a fit that a callback stopped; raise Ctrl-C on, with it."""
+    post = None
+    if so_far is not None:
+        outcome = so_far.for_all(problem, end.where)
+        status = outcome.status.with_notes(*about_expected_error(outcome))
+        outcome = replace(outcome, status=status)
+        if status.warnings and isinstance(end, FitStopped):
+            warn("; ".join(status.warnings), ReliabilityWarning)
+        post = _posterior(prepared, outcome, method)
+        if several is not None and several[1]:
+            post = _split_in_analysis(post, outcome, *several)
+    if isinstance(end, FitStopped) and post is not None:
+        return post
+    if isinstance(end, FitInterrupted):
+        end.posterior = post
+    raise end
 
 
 def _posterior(prepared: PreparedProblem, outcome: Outcome, method: Method) -> Posterior:
     """Put the result into the user's units and layout."""
-    problem, state = outcome.problem, outcome.state
+    problem, state = outcome.problem.shown(outcome.state)
     units = problem.units
     mean, variance = state.mean, state.variance
     rows, scale = None, 1.0
     if isinstance(problem, AnalysisProblem):
         rows, scale = problem.rows.operator, problem.scale
         variance = scale * variance
-    gaussian = None
-    if problem.nonnegative:
-        gaussian = (units.apply(transposed(mean)), units.apply(variance, 2))
-        mean, variance = np.maximum(mean, 0), rectified_moments(mean, variance)[1]
     mean, variance = units.apply(transposed(mean)), units.apply(transposed(variance), 2)
     if mean.ndim == 2 and variance.ndim == 1:
         variance = namespace(variance).repeat(variance[:, None], mean.shape[1], axis=1)
@@ -426,7 +453,7 @@ def _posterior(prepared: PreparedProblem, outcome: Outcome, method: Method) -> P
     if weights is not None:
         weights = on_device_of(y, weights)
         y = y / in_precision(weights, problem.real_dtype.name)
-    return Posterior(
+    post = Posterior(
         mean=mean,
         variance=variance,
         alpha=units.apply(state.alpha, -2),
@@ -441,13 +468,23 @@ def _posterior(prepared: PreparedProblem, outcome: Outcome, method: Method) -> P
         scale=scale,
         y=transposed(y),
         weights=weights,
-        gaussian=gaussian,
+        blocks=None if rows is not None else problem.prior.blocks(problem.n_columns),
     )
+    if not problem.nonnegative:
+        return post
 
+    def variances_with(added: np.ndarray) -> np.ndarray:
+        return scale * units.apply(method.variances_with(problem, state, units.apply(added, 2)), 2)
 
-def _are_tasks(Phi: Sequence[Any]) -> bool:
-    """Tell whether a list is one of dictionaries, as opposed to a matrix written as lists."""
-    return len(Phi) > 0 and all(isinstance(part, Operator) or getattr(part, "ndim", 0) == 2 for part in Phi)
+    if outcome.status.code is StatusCode.FAILED:
+        return clipped(post)
+    try:
+        return constrained(post, variances_with)
+    except KeyboardInterrupt as interrupt:
+        words = str(interrupt) or "the fit was interrupted"
+        stopped = FitInterrupted(words, None)
+        stopped.posterior = clipped(replace(post, status=Status(StatusCode.STOPPED, words)))
+        raise stopped from interrupt
 
 
 def _fit_different(data: Data, settings: Settings, runner: Runner) -> Posterior:

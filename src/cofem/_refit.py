@@ -9,6 +9,8 @@ import numpy as np
 
 from cofem._arrays import to_numpy
 from cofem._fit import fit
+from cofem.inference.analysis.method import AnalysisEM
+from cofem.inference.analysis.problem import is_left_open
 from cofem.operators import Operator
 from cofem.posterior import Posterior
 
@@ -23,6 +25,7 @@ def refit(
     """Fit again, from where another fit ended: to new data, with another noise level or dictionary.
 
     Precisions start from those that were found, but none so large that its coefficient could not come back.
+    Where the prior (``prior="auto"``) or the analysis operator is chosen anew, there are none to start from.
 
     Parameters
     ----------
@@ -33,9 +36,11 @@ def refit(
     Phi : operator, optional
         A new dictionary with the same columns, e.g. for more data; by default that of `post`.
     noise_std : "learn", float or array, optional
-        By default the level of `post`.
+        By default the level of `post`. A number or "learn" is about data of weight 1: the weights of `post`
+        stay, unless `sample_weight` is given or this is an array. With y and Phi both new, give them again.
     **settings
-        As for `cofem.fit`: method, prior, rng and so on. They are not taken from `post`.
+        As for `cofem.fit`: method, prior, rng and so on. Only `analysis` and `nonnegative` are taken
+        from `post`.
 
     Returns
     -------
@@ -63,19 +68,22 @@ def refit(
         raise ValueError("post must be of one task, or of tasks that share their precisions; refit each task")
     if post.operator is None and Phi is None:
         raise ValueError("Phi must be given, since post was loaded without its operator")
+    if post.method == AnalysisEM.name and post.analysis is None and "analysis" not in settings:
+        raise ValueError("analysis must be given, since post was loaded without its analysis operator")
     if "alpha_init" in settings:
         raise ValueError("alpha_init is what post says here; use cofem.fit to give another")
-    data = post.y if y is None else y
+    settings = {"analysis": post.analysis, "nonnegative": post.gaussian is not None} | settings
     noise = post.noise_std if noise_std is None else noise_std
-    if noise_std is None and y is None and post.weights is not None:
-        settings.setdefault("sample_weight", to_numpy(post.weights) ** 2)
-    if post.analysis is not None:
-        settings.setdefault("analysis", post.analysis)
-        start = to_numpy(post.alpha)
-    else:
-        start = warm_start(post)
-    dictionary = post.operator if Phi is None else Phi
-    return fit(dictionary, data, noise_std=noise, alpha_init=start, **settings)
+    if post.weights is not None and "sample_weight" not in settings and np.ndim(noise) == 0:
+        if y is not None and Phi is not None:
+            raise ValueError(
+                "sample_weight must be given with y and Phi both new, since the data of post have weights; "
+                "give ones if all new data have the same noise"
+            )
+        settings["sample_weight"] = to_numpy(post.weights) ** 2
+    if settings["analysis"] is post.analysis and not isinstance(settings.get("prior"), str):
+        settings["alpha_init"] = warm_start(post) if post.analysis is None else to_numpy(post.alpha)
+    return fit(post.operator if Phi is None else Phi, post.y if y is None else y, noise_std=noise, **settings)
 
 
 def fit_path(Phi: Any, y: Any, noise_std: Sequence[float], **settings: Any) -> list[Posterior]:
@@ -91,7 +99,8 @@ def fit_path(Phi: Any, y: Any, noise_std: Sequence[float], **settings: Any) -> l
     noise_std : sequence of float
         The levels, in any order.
     **settings
-        As for `cofem.fit`.
+        As for `cofem.fit`. Where the prior or the analysis operator is to be chosen (``prior="auto"``, or a
+        shape or "auto" for `analysis` without a prior), each level chooses, and is a fit by itself.
 
     Returns
     -------
@@ -112,14 +121,18 @@ def fit_path(Phi: Any, y: Any, noise_std: Sequence[float], **settings: Any) -> l
     levels = np.asarray(noise_std, dtype=np.float64)
     if levels.ndim != 1 or levels.size == 0 or not (levels > 0).all():
         raise ValueError(f"noise_std must be a sequence of positive levels, got {noise_std!r}")
+    left_open = is_left_open(settings.get("analysis")) and settings.get("prior") is None
+    chooses = left_open or isinstance(settings.get("prior"), str)
+    # What post tells by itself need not be said again, and could not be compared.
+    later = {name: value for name, value in settings.items() if name not in ("alpha_init", "analysis")}
     found: dict[int, Posterior] = {}
     last: Posterior | None = None
     for place in np.argsort(-levels, kind="stable").tolist():
         level = float(levels[place])
-        if last is None:
+        if last is None or chooses:
             last = fit(Phi, y, noise_std=level, **settings)
         else:
-            last = refit(last, y, Phi=Phi, noise_std=level, **settings)
+            last = refit(last, y, Phi=Phi, noise_std=level, **later)
         found[place] = last
     return [found[place] for place in range(levels.size)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import hashlib
 import io
 import json
 import os
@@ -23,6 +24,22 @@ from cofem._memory import available_bytes, describe_bytes
 
 #: What `read_array` can read.
 SUFFIXES = (".npy", ".npz", ".csv")
+
+#: What a file that is not what it should be makes of its readers.
+UNREADABLE = (
+    OSError,
+    KeyError,
+    IndexError,
+    ValueError,
+    TypeError,
+    EOFError,
+    AttributeError,
+    MemoryError,
+    RecursionError,
+    NotImplementedError,
+    OverflowError,
+    zipfile.BadZipFile,
+)
 
 
 # --- reading ----------------------------------------------------------------------------------------
@@ -104,6 +121,85 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
             raise
         except Exception as error:  # a damaged archive fails in many ways
             raise zipfile.BadZipFile(f"cannot be read ({_first_line(error)})") from error
+
+
+def read_archive(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Read the header and the arrays of a file that `write_npz` wrote.
+
+    Raises
+    ------
+    ValueError
+        If it is no such file; in one line, without the path.
+    """
+    try:
+        arrays = read_npz(path)
+        return _as_header(arrays.pop("header", None)), arrays
+    except FileNotFoundError:
+        raise
+    except UNREADABLE as error:
+        raise ValueError(one_line(error)) from error
+
+
+def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read the header alone; `ValueError` as in `read_archive`."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            member = archive.getinfo("header.npy")
+            _check_memory(member.file_size)
+            return _as_header(_read_member(archive, member))
+    except UNREADABLE as error:
+        raise ValueError(one_line(error)) from error
+
+
+def _as_header(text: np.ndarray | None) -> dict[str, Any]:
+    if text is None:
+        raise ValueError("it has no header")
+    header = json.loads(str(text))
+    if not isinstance(header, dict):
+        raise ValueError(f"its header is {_brief(header)}")
+    return header
+
+
+def check_arrays(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    """Refuse arrays that are not those which were written with a header; of files that say which."""
+    written = header.get("arrays", {})
+    if not isinstance(written, dict):
+        raise ValueError(f"arrays must be a dictionary, got {_brief(written)}")
+    for name, known in written.items():
+        if name not in arrays:
+            raise ValueError(f"{name} is missing")
+        if digest(arrays[name]) != known:
+            raise ValueError(f"{name} is not what was written")
+
+
+def is_sealed(header: Mapping[str, Any]) -> bool:
+    """Tell whether a header is the one that was written.
+
+    Examples
+    --------
+    >>> is_sealed(sealed({"rng": 1})), is_sealed(sealed({"rng": 1}) | {"rng": 2})
+    (True, False)
+    """
+    return header.get("seal") == sealed(header)["seal"]
+
+
+def sealed(header: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a header with a hash of all that is in it."""
+    bare = {name: value for name, value in header.items() if name != "seal"}
+    return bare | {"seal": digest(np.array(json.dumps(bare, sort_keys=True)))}
+
+
+def digest(array: np.ndarray) -> str:
+    """Return a short hash of an array's type, shape and values.
+
+    Examples
+    --------
+    >>> digest(np.ones(2)) == digest(np.ones(2)), digest(np.ones(2)) == digest(np.ones((1, 2)))
+    (True, False)
+    """
+    found = hashlib.sha256(f"{array.dtype.str} {array.shape}".encode())
+    found.update(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"")
+    return found.hexdigest()[:16]
 
 
 def check_unpacked(path: str | os.PathLike[str]) -> None:
@@ -239,6 +335,20 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+def one_line(error: BaseException) -> str:
+    """Return what an exception says as one line of bounded length.
+
+    Examples
+    --------
+    >>> one_line(ValueError("one   two")), one_line(KeyError("mean"))
+    ('one two', "KeyError: 'mean'")
+    """
+    words = " ".join(str(error).split())
+    named = not isinstance(error, ValueError | OSError | zipfile.BadZipFile) or not words
+    text = f"{type(error).__name__}: {words}" if named else words
+    return text if len(text) <= 300 else f"{text[:297]}..."
+
+
 # --- writing ----------------------------------------------------------------------------------------
 
 
@@ -247,17 +357,20 @@ def write_npz(
 ) -> None:
     """Write arrays and a header of JSON as an ``.npz`` file, whole or not at all; see `replacing`.
 
+    The header says what was written: a hash of each array, and one of the header itself.
+
     Examples
     --------
     >>> import json, numpy as np, os, tempfile
     >>> path = os.path.join(tempfile.mkdtemp(), "file.npz")
     >>> write_npz(path, {"format": "example"}, {"x": np.ones(2)})
-    >>> contents = read_npz(path)
-    >>> json.loads(str(contents["header"])), contents["x"].tolist()
-    ({'format': 'example'}, [1.0, 1.0])
+    >>> header, arrays = read_archive(path)
+    >>> header["format"], arrays["x"].tolist(), is_sealed(header), check_arrays(header, arrays)
+    ('example', [1.0, 1.0], True, None)
     """
+    words = sealed({**header, "arrays": {name: digest(array) for name, array in arrays.items()}})
     with replacing(path) as part, open(part, "wb") as file:
-        np.savez(file, header=np.array(json.dumps(header)), **arrays)  # type: ignore[arg-type]
+        np.savez(file, header=np.array(json.dumps(words)), **arrays)  # type: ignore[arg-type]
 
 
 @contextlib.contextmanager

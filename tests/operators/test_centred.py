@@ -3,7 +3,7 @@ import pytest
 import scipy.sparse
 
 import cofem
-from cofem.operators import DCT, Centred, Dense, Sparse
+from cofem.operators import DCT, Centred, Dense, Mask, Sparse, check_adjoint
 
 
 @pytest.mark.parametrize("n", [60, 12])
@@ -40,3 +40,11 @@ def test_offsets_that_do_not_fit_are_refused():
         Centred(DCT(4), np.ones(3))
     with pytest.raises(TypeError, match="offset must be real"):
         Centred(DCT(4), 1j * np.ones(4))
+
+
+def test_one_row_that_is_centred_is_zero() -> None:
+    Phi = Centred(Mask([3], 8) @ DCT(8).T)
+    check_adjoint(Phi)
+    post = cofem.fit(Phi, [1.0], noise_std=0.1)
+    assert np.abs(Phi @ post.mean).max() < 1e-12
+    assert post.std.max() < 1e3

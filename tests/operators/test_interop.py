@@ -1,10 +1,13 @@
 """as_operator: what is taken, what is refused; other array libraries."""
 
+from typing import Any
+
 import numpy as np
 import pylops
 import pytest
 import scipy.sparse
 import scipy.sparse.linalg
+from scipy.sparse.linalg import aslinearoperator
 
 import cofem
 from cofem.operators import (
@@ -12,6 +15,8 @@ from cofem.operators import (
     Dense,
     Diagonal,
     Identity,
+    Mask,
+    Operator,
     Sparse,
     Wavelet,
     as_operator,
@@ -234,3 +239,132 @@ def test_masked_entries_are_refused(where):
         cofem.fit(**settings | {where: masked})
     plain = np.ma.masked_array(np.array([5.0, 0, 0, 0]), mask=False)  # nothing is masked
     assert cofem.fit(np.eye(4), plain, noise_std=0.1).support().tolist() == [0]
+
+
+class Compiled:
+    """Like what numba compiles for contiguous vectors: a batch goes vector by vector, as in PyLops."""
+
+    shape, dtype = (6, 9), np.dtype(float)
+
+    def __init__(self, takes_batches: bool = True) -> None:
+        self.matrix, self.takes_batches = np.random.default_rng(0).standard_normal((6, 9)), takes_batches
+        self.batches: list[int] = []
+
+    def product(self, matrix: np.ndarray, x: np.ndarray) -> np.ndarray:
+        if not x.flags.c_contiguous:
+            raise TypeError("No matching definition for argument type(s) array(float64, 1d, A)")
+        return matrix @ x
+
+    def matvec(self, x: np.ndarray) -> np.ndarray:
+        return self.product(self.matrix, x)
+
+    def rmatvec(self, y: np.ndarray) -> np.ndarray:
+        return self.product(self.matrix.T, y)
+
+    def matmat(self, x: np.ndarray) -> np.ndarray:
+        if not self.takes_batches:
+            raise ValueError("one vector at a time, please")
+        self.batches.append(x.shape[1])
+        return np.stack([self.matvec(column) for column in x.T], axis=1)
+
+    def rmatmat(self, y: np.ndarray) -> np.ndarray:
+        return np.stack([self.rmatvec(column) for column in y.T], axis=1)
+
+
+@pytest.mark.parametrize("takes_batches", [True, False])
+def test_compiled_operators_get_vectors_that_are_contiguous(takes_batches: bool) -> None:
+    source = Compiled(takes_batches)
+    Phi = as_operator(source)
+    x, y = np.random.default_rng(1).standard_normal((4, 9)), np.random.default_rng(2).standard_normal((4, 6))
+    for _ in range(2):
+        np.testing.assert_allclose(Phi.forward(x), x @ source.matrix.T)
+        np.testing.assert_allclose(Phi.adjoint(y), y @ source.matrix)
+    assert source.batches == (2 * [4] if takes_batches else [])
+    check_adjoint(Phi)
+
+
+class Returns(scipy.sparse.linalg.LinearOperator):
+    """SciPy's class with products that return whatever is wanted."""
+
+    def __init__(self, forward: Any, adjoint: Any) -> None:
+        self.forward, self.backward = forward, adjoint
+        super().__init__(float, (2, 3))
+
+    def _matvec(self, x: Any) -> Any:
+        return self.forward(x)
+
+    def _rmatvec(self, y: Any) -> Any:
+        return self.backward(y)
+
+
+MATRIX = np.arange(6.0).reshape(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("forward", "adjoint", "words"),
+    [
+        (lambda x: None, lambda y: MATRIX.T @ y, r"^matvec of \S+Returns must return an array .* NoneType"),
+        (lambda x: MATRIX @ x, lambda y: None, r"^rmatvec of \S+Returns must return an array .* NoneType"),
+        (lambda x: "ab", lambda y: MATRIX.T @ y, r"^matvec of \S+Returns must return an array .* got str"),
+    ],
+)
+def test_products_of_others_that_are_no_arrays_are_refused_by_name(forward, adjoint, words) -> None:
+    with pytest.raises(TypeError, match=words):
+        check_adjoint(Returns(forward, adjoint))
+
+
+def test_products_of_others_may_be_lists_but_not_of_another_shape() -> None:
+    check_adjoint(Returns(lambda x: (MATRIX @ x).tolist(), lambda y: (MATRIX.T @ y).tolist()))
+    source = Compiled()
+    source.matmat = source.matvec = lambda x: (source.matrix @ x)[:-1]
+    with pytest.raises(ValueError, match=r"matvec of \S+Compiled must return shape \(6,\) .* got \(5,\)"):
+        check_adjoint(source)
+
+
+class Own(Operator):
+    """An operator of one's own, with the products that it is given."""
+
+    def __init__(self, forward: Any, adjoint: Any) -> None:
+        super().__init__((2, 3), is_complex=True)
+        self.products = forward, adjoint
+
+    def _forward(self, x: Any) -> Any:
+        return self.products[0](x)
+
+    def _adjoint(self, y: Any) -> Any:
+        return self.products[1](y)
+
+
+@pytest.mark.parametrize("wrap", [lambda own: own, lambda own: Mask([1], 2) @ (2 * own)])
+@pytest.mark.parametrize("result", [None, [1.0, 2.0]])
+def test_own_products_that_are_no_arrays_are_refused_by_name(wrap, result) -> None:
+    own = Own(lambda x: result, lambda y: y @ MATRIX)
+    with pytest.raises(TypeError, match=rf"forward of <Own\(2, 3\), .* got .*{type(result).__name__}"):
+        check_adjoint(wrap(own))
+    with pytest.raises(TypeError, match=r"<Own\(2, 3\), shape"):
+        cofem.fit(wrap(own), np.ones(wrap(own).shape[0]))
+
+
+COMPLEX = MATRIX + 1j * MATRIX[::-1]
+
+
+@pytest.mark.parametrize(
+    ("adjoint", "advice"),
+    [
+        (lambda y: 2 * (y @ COMPLEX.conj()), "The adjoint is 2 times what it must be: divide it by that"),
+        (lambda y: y @ COMPLEX, "The adjoint is the transpose: conjugate what it multiplies by"),
+        (lambda y: (y @ COMPLEX.conj())[..., ::-1], "Compare .* in a small size"),
+    ],
+)
+def test_a_false_adjoint_is_told_what_to_do(adjoint, advice) -> None:
+    with pytest.raises(ValueError, match=advice):
+        check_adjoint(Own(lambda x: x @ COMPLEX.T, adjoint), dtype=complex)
+
+
+def test_adjoints_of_whatever_is_a_dictionary_are_checked() -> None:
+    for Phi in (MATRIX, MATRIX.tolist(), scipy.sparse.csr_array(MATRIX), aslinearoperator(MATRIX)):
+        check_adjoint(Phi)
+    with pytest.raises(TypeError, match="Phi must be an array"):
+        check_adjoint("matrix")
+    with pytest.raises(ValueError, match="does not match it"):
+        check_adjoint(Returns(lambda x: MATRIX @ x, lambda y: 2 * MATRIX.T @ y))

@@ -25,7 +25,7 @@ from cofem.estimators.report import coef_table, scores
 from cofem.estimators.samples import ACCEPTED, SparseSamples
 from cofem.inference.checkpoint import Keeper
 from cofem.inference.mackay import MacKay
-from cofem.inference.noise.learning import ENOUGH_DATA
+from cofem.inference.noise.least_squares import ENOUGH_DATA
 from cofem.inference.noise.strategy import NoiseStrategy
 from cofem.inference.prepare import Data
 from cofem.inference.settings import Settings

@@ -95,7 +95,7 @@ class RVMRegressor(SparseBayesianRegressor):
         tol: float | None = None,
         compute_score: bool = False,
         warm_start: bool = False,
-        random_state: Any = None,
+        random_state: Any = 0,
         verbose: bool = False,
     ) -> None:
         self.kernel = kernel
@@ -195,12 +195,12 @@ class RVMClassifier(SparseBayesianClassifier):
         kernel_params: dict[str, Any] | None = None,
         cache_size: float | None = None,
         method: Any = "auto",
-        prior: Prior | None = None,
+        prior: Prior | str | None = None,
         fit_intercept: bool = True,
         class_weight: Any = None,
         max_iter: int = 100,
         tol: float = 5e-3,
-        random_state: Any = None,
+        random_state: Any = 0,
         verbose: bool = False,
     ) -> None:
         self.kernel = kernel

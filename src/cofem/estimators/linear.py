@@ -21,9 +21,9 @@ class SBLRegressor(SparseBayesianRegressor):
     that explain nothing go to infinity. The data are used through products only, so X may be sparse or a
     linear operator. Units and scales of the features make no difference.
 
-    Where the samples are at least twice as many as the features, the noise is learned from the evidence, as
-    `ARDRegression` does; otherwise from samples that are held out in turn, since there the evidence
-    underestimates it (see `docs/noise.md`).
+    With ten samples or more for each feature, the noise comes from the evidence, as with `ARDRegression`.
+    With fewer that would be too small: it then comes from the residual of least squares, and below two
+    samples a feature from samples that are held out in turn (see `docs/noise.md`).
 
     Parameters
     ----------
@@ -48,7 +48,8 @@ class SBLRegressor(SparseBayesianRegressor):
         Whether a further fit starts from the precisions of the last one, as `cofem.refit` does. It needs one
         target, or targets that share their precisions, and as many columns.
     random_state : int, RandomState or None
-        Source of randomness: which samples are held out for the noise, and random probes.
+        Source of randomness: which samples are held out for the noise, and random probes. By default 0, so
+        that fits to the same data agree; None draws a new seed in each fit.
     verbose : bool
         Draw a progress bar.
 
@@ -116,7 +117,7 @@ class SBLRegressor(SparseBayesianRegressor):
         tol: float | None = None,
         compute_score: bool = False,
         warm_start: bool = False,
-        random_state: Any = None,
+        random_state: Any = 0,
         verbose: bool = False,
     ) -> None:
         self.noise_std = noise_std
@@ -164,8 +165,9 @@ class SBLClassifier(SparseBayesianClassifier):
     ----------
     method : str or method object
         As for `cofem.fit`.
-    prior : Prior, optional
-        As for `cofem.fit`.
+    prior : Prior or "auto", optional
+        As for `cofem.fit`. "auto" tries the independent prior and `cofem.Power` (0.5, 1, 2), and takes the
+        one under which samples that are held out have the least log loss, for each class by itself.
     fit_intercept : bool
         Whether to have an intercept, with a flat prior.
     class_weight : dict, "balanced" or None
@@ -175,7 +177,7 @@ class SBLClassifier(SparseBayesianClassifier):
     tol : float
         Largest change of a probability at the training samples at which to stop.
     random_state : int, RandomState or None
-        Source of randomness: random probes.
+        Source of randomness: random probes. By default 0, so that fits to the same data agree.
     verbose : bool
         Draw progress bars.
 
@@ -193,7 +195,7 @@ class SBLClassifier(SparseBayesianClassifier):
     n_iter_ : ndarray of int
         Rounds for each class.
     estimators_ : list of SBLRegressor
-        The last regression for each class, with its ``posterior_``.
+        The last regression for each class, with its ``posterior_``, whose status says how the rounds ended.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (n_features,)
@@ -201,6 +203,10 @@ class SBLClassifier(SparseBayesianClassifier):
 
     Notes
     -----
+    With fewer than five samples for each feature, the number of rounds is chosen by samples that are held out
+    in three parts, since further rounds fit new samples ever worse; and where no round predicts them better
+    than the shares of the classes do, all features are left out.
+
     A round takes up to 10 steps of a fit at the precisions of the last. Where X has more than 2^22 entries,
     the variances that the bound needs come from 16 posterior draws. See `docs/classification.md`.
 
@@ -219,12 +225,12 @@ class SBLClassifier(SparseBayesianClassifier):
         self,
         *,
         method: Any = "auto",
-        prior: Prior | None = None,
+        prior: Prior | str | None = None,
         fit_intercept: bool = True,
         class_weight: Any = None,
         max_iter: int = 100,
         tol: float = 5e-3,
-        random_state: Any = None,
+        random_state: Any = 0,
         verbose: bool = False,
     ) -> None:
         self.method = method

@@ -136,6 +136,10 @@ class Method(ABC):
         part = min(self.share_of_noise(state) * noise / size, 1e-2) if size > 0 else 0.0
         return max(self.default_tol, part)
 
+    def unsettled(self, state: State) -> str:
+        """Say what must settle besides the mean, in words, if the user names no tol; "" if nothing must."""
+        return ""
+
     @property
     def start_alpha(self) -> float | None:
         """Where alpha starts unless the user says otherwise; None for a start free of units."""
@@ -185,6 +189,10 @@ class Method(ABC):
     def step(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         """Go from one state to the next."""
 
+    def too_early(self, state: State) -> str:
+        """Return why a fit cannot have settled yet, however little its mean changes; "" if it can."""
+        return ""
+
     def settled(self, state: State) -> State:
         """Return what is kept of a state when its stage is done: not what only further steps would need."""
         return replace(state, carry=None, previous_alpha=None)
@@ -192,6 +200,13 @@ class Method(ABC):
     def handed_on(self, state: State) -> Any:
         """Return what a fit that goes on from a state can use of its carry; None for nothing, see `go_on`."""
         return None
+
+    def variances_with(self, problem: Problem, state: State, added: Array) -> Array:
+        """Return variances of the last state with precisions, shape (D,), added, or what is larger: its own.
+
+        From nothing but the state, with what is handed on of its carry: a fit that was resumed knows no more.
+        """
+        return state.variance
 
     def restarts(self, state: State) -> bool:
         """Tell whether the steps so far were misled, and the next one is to begin from the start again."""

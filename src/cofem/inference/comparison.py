@@ -57,8 +57,9 @@ class Comparison:
     rows : tuple of Compared
         One for each prior, in the order in which they were tried.
     chosen : int
-        Number of the row that was chosen: the one with the largest density; with fewer than 100 data, of
-        those within two standard errors of it the one that ties coefficients to each other most.
+        Number of the row that was chosen: the one with the largest density, or the default prior if that is
+        within two standard errors of it; with fewer than 100 data, of those within two standard errors the
+        one that ties coefficients to each other most.
 
     Examples
     --------
@@ -105,24 +106,35 @@ class Comparison:
         >>> Comparison((row,), 0).in_words()
         'prior="auto" chose ridge by the log density of 20 data held out, for 30 applications'
         """
+        top = max(self.rows, key=lambda row: row.difference)
         others = ", ".join(
-            f"{row.label} {row.difference:.2g} +- {row.standard_error:.1g}"
-            for i, row in enumerate(self.rows)
-            if i != self.chosen
+            f"{row.label} {against(row.difference, row.standard_error)}"
+            for row in self.rows
+            if row is not top
         )
         words = (
             f'prior="auto" chose {self.best.label} by the log density of {self.best.count} data held out, '
             f"for {self.applications:.0f} applications"
         )
-        return words + (f" (the others, in nats a datum: {others})" if others else "")
+        if self.best.difference < top.difference:
+            words += f": {top.label} is no more than two standard errors better, and less safe"
+        against_top = f"against {top.label}, in nats a datum, higher is better"
+        return words + (f" ({against_top}: {others})" if others else "")
 
     def __repr__(self) -> str:
-        header = ["prior", "log density", "less than the best", "outside 90 %", "noise", "data"]
+        header = [
+            "prior",
+            "log density (higher is better)",
+            "minus the best",
+            "outside 90 %",
+            "noise",
+            "data",
+        ]
         header += ["applications", "seconds", ""]
         lines = [header]
         for i, row in enumerate(self.rows):
             best = i == self.chosen
-            less = "" if row.difference == 0 else f"{row.difference:.3f} +- {row.standard_error:.3f}"
+            less = "" if row.difference == 0 else f"{row.difference:+.3f} +- {row.standard_error:.3f}"
             lines.append(
                 [
                     row.label,
@@ -145,6 +157,17 @@ class Comparison:
             for line in lines
         ]
         return "\n".join(line.rstrip() for line in text)
+
+
+def against(difference: float, error: float) -> str:
+    """Write a mean difference of log densities, of which more is better, with its standard error.
+
+    Examples
+    --------
+    >>> against(-0.1234, 0.0456)
+    '-0.12 +- 0.05'
+    """
+    return f"{difference:+.2g} +- {error:.1g}"
 
 
 def standard_error(gain: np.ndarray) -> float:

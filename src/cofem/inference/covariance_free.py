@@ -233,6 +233,13 @@ class CoFEM(ExpectationMaximisation):
         context = PosteriorContext(problem.phi, alpha, problem.noise_var, solver.solve_probes)
         return state_of(alpha, self._moments(problem, context, solver, rng))
 
+    def variances_with(self, problem: Problem, state: State, added: Array) -> Array:
+        """Return variances with precisions added, by the estimator that the fit has come to."""
+        known = replace(state, carry=self.handed_on(state))
+        alpha = problem.with_more_precision(state.alpha, added)
+        moments = self.expectation(problem, alpha, known, np.random.default_rng(0))
+        return state.variance if moments.variance is None else moments.variance
+
     def first_expectation(self, problem: Problem, alpha: Array, rng: np.random.Generator) -> Moments:
         """Solve from zero."""
         solver = Solver(self, problem, alpha, Carry(None))

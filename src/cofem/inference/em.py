@@ -58,6 +58,11 @@ class EM(ExpectationMaximisation):
         size = 16 if problem.is_complex else 8
         return size * (n * d + 3.0 * d * d), "Phi and three D x D matrices"
 
+    def variances_with(self, problem: Problem, state: State, added: Array) -> Array:
+        """Return exact variances with precisions added."""
+        alpha = problem.with_more_precision(state.alpha, added)
+        return self.first_expectation(problem, alpha, np.random.default_rng(0)).variance
+
     def first_expectation(self, problem: Problem, alpha: Array, rng: np.random.Generator) -> Moments:
         """Multiply out ``Phi^H Phi``, and take the moments."""
         phi = problem.phi.matrix

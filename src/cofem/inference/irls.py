@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -21,6 +21,11 @@ LEAST_FREEDOM = 1e-12
 #: lead fields of 60 x 15 000 this takes half of the time, to the same places, at an evidence that is 0.1 to
 #: 1.9 nats less, of 5900 to 8300; with 0.01 it takes 0.7 of the time, at up to 0.2 less.
 NEGLIGIBLE, LOST = 0.1, 0.9
+#: Extrapolated steps of EM before MacKay's update takes over. From the start that ends in optima with 2 to 30
+#: times the error on 12 of 42 problems near the limit of what data tell (Gaussian, DCT, correlated columns,
+#: 40 x 400 to 64 x 256, 2 to 4 tasks), after 4 steps on 4, after 6 on 2, after 10 and 16 on none; on lead
+#: fields it makes no difference.
+FIRST_STEPS = 10
 #: Part of the cap from which on a precision is at it, and share of those at it from which on their columns
 #: are left out: the others are copied.
 AT_CAP, MANY_GONE = 0.99, 0.5
@@ -39,8 +44,8 @@ class IRLS(ExpectationMaximisation):
         Extrapolate the outer steps (SQUAREM), where plain EM would take a step at a time.
     update : {"em", "mackay"}
         EM's update of the precisions, or MacKay's, with ``|mean|^2`` over ``1 - alpha variance`` in place of
-        the second moment. Its fixed points are the same. It sends what the data do not need to zero in far
-        fewer steps; near the limit of what they tell it ends in worse optima.
+        the second moment, after ten extrapolated steps of EM's. Its fixed points are the same, and it sends
+        what the data do not need to zero in far fewer steps.
 
     Examples
     --------
@@ -60,9 +65,17 @@ class IRLS(ExpectationMaximisation):
         if self.update not in ("em", "mackay"):
             raise ValueError(f"update must be 'em' or 'mackay', got {self.update!r}")
 
+    def _follows_em(self, state: State) -> bool:
+        return self.update == "em" or state.carry < FIRST_STEPS
+
+    def too_early(self, state: State) -> str:
+        """Where columns look alike, EM's steps are so short that a fit seems settled from the start."""
+        first = self.update == "mackay" and self._follows_em(state)
+        return "the first steps, which are those of EM, are not done" if first else ""
+
     def maximisation(self, problem: Problem, state: State) -> Array:
         """Return the precisions that follow from a state's moments, by the update that was chosen."""
-        if self.update == "em":
+        if self._follows_em(state):
             return super().maximisation(problem, state)
         cap, alpha = problem.alpha_cap, state.alpha
         explained = np.maximum(1 - alpha * state.variance, LEAST_FREEDOM)
@@ -82,8 +95,8 @@ class IRLS(ExpectationMaximisation):
         return 500 if self.update == "mackay" else 100
 
     def accelerates(self, state: State) -> bool:
-        """Extrapolate if asked to: the moments are exact."""
-        return self.accelerate
+        """Extrapolate if asked to, and in steps of EM that lead to MacKay's: the moments are exact."""
+        return self.accelerate or (self.update == "mackay" and self._follows_em(state))
 
     def wants_one_thread(self, problem: Problem) -> bool:
         """Tell whether the matrix that is factored is small."""
@@ -95,13 +108,18 @@ class IRLS(ExpectationMaximisation):
         size = 16 if problem.is_complex else 8
         return size * (2.0 * n * d + 2.0 * n * n), "two N x D and two N x N matrices"
 
+    def variances_with(self, problem: Problem, state: State, added: Array) -> Array:
+        """Return exact variances with precisions added."""
+        alpha = problem.with_more_precision(state.alpha, added)
+        return self.moments(problem, alpha).variance
+
     def first_expectation(self, problem: Problem, alpha: Array, rng: np.random.Generator) -> Moments:
         """Take the moments."""
-        return self.moments(problem, alpha)
+        return replace(self.moments(problem, alpha), carry=0)
 
     def expectation(self, problem: Problem, alpha: Array, state: State, rng: np.random.Generator) -> Moments:
-        """Take the moments, whatever the state before."""
-        return self.moments(problem, alpha)
+        """Take the moments; the carry counts the steps."""
+        return replace(self.moments(problem, alpha), carry=state.carry + 1)
 
     def moments(self, problem: Problem, alpha: Array) -> Moments:
         """Factor C and whiten Phi with it."""

@@ -17,14 +17,6 @@ from cofem.priors import Prior
 SHARES, LEVELS = (0.0, 0.1, 0.3, 1.0), np.geomspace(0.25, 4.0, 17)
 
 
-class Stopped(Exception):
-    """A callback stopped the comparison, or a fit failed, which is then what `fault` says."""
-
-    def __init__(self, noise_var: float, fault: str = "") -> None:
-        super().__init__(fault or "a callback stopped it")
-        self.noise_var, self.fault = noise_var, fault
-
-
 class Judged(NamedTuple):
     """A prior, and what each part of the data that was held out said.
 

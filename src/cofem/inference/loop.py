@@ -175,8 +175,7 @@ def run(
         outcome = None
         if record is not None:
             stopped = Status(StatusCode.STOPPED, f"interrupted after step {record.iteration}")
-            shown, state = problem.with_noise(record.noise_var).shown(record.state)
-            outcome = Outcome.of(shown, replace(record, state=state), stopped)
+            outcome = Outcome.of(problem.with_noise(record.noise_var), record, stopped)
         raise FitInterrupted(str(interrupt) or "the fit was interrupted", outcome) from interrupt
     outcome = Outcome.of(problem, record, status)
     logger.info("%s: %s", method.name, outcome.status)
@@ -209,8 +208,8 @@ def _first_step(problem: Problem, method: Method, stage: Stage, rng: np.random.G
     except np.linalg.LinAlgError as error:
         raise ValueError(
             f"noise_std = {problem.noise_var**0.5 * problem.units.data:.3g} is too small for method="
-            f"'{method.name}' on this Phi: its matrix is singular to rounding ({error}); use a larger "
-            "one, or method='cofem'"
+            f"'{method.name}' on this Phi: its matrix is singular to rounding ({error}); use a larger one"
+            + ("" if method.name == "cofem" else ", or method='cofem'")
         ) from error
     if info.end is StatusCode.FAILED or not _is_finite(state):
         raise FloatingPointError("Phi gave values that are not finite in the first step; check it")

@@ -6,6 +6,8 @@ import numpy as np
 
 from cofem._arrays import (
     Array,
+    as_array,
+    as_rows,
     average,
     inner,
     namespace,
@@ -13,8 +15,10 @@ from cofem._arrays import (
     precision_of,
     size,
     squared_modulus,
+    to_numpy,
     total,
 )
+from cofem.inference.base import State
 from cofem.inference.prepare import Data, PreparedProblem
 from cofem.inference.problem import Problem
 from cofem.inference.record import Outcome
@@ -40,6 +44,8 @@ RESIDUAL_OF_LEARNED = (0.2, 4.0)
 MOST_FREEDOM = 0.85
 #: Fewest data for a judgement.
 ENOUGH_TO_JUDGE = 20
+#: Different weights from which on they may tell that they were made of y, and which count as the same.
+ENOUGH_WEIGHTS, SAME = 5, 1e-9
 
 
 def about_the_data(data: Data, prepared: PreparedProblem) -> list[str]:
@@ -50,9 +56,52 @@ def about_the_data(data: Data, prepared: PreparedProblem) -> list[str]:
             "Phi has no product with several vectors (matmat, rmatmat), so that it is called for one vector "
             "at a time; probes and samples would gain from one"
         )
+    if prepared.in_double:
+        notes.append("columns of Phi are too far apart in size for float32, so that the fit is in float64")
     if isinstance(data.noise_std, str) and prepared.noise.std is not None:
         notes.append("y is zero everywhere, so that there was no noise to learn from it")
+    if prepared.noise.weights is not None and follow(prepared.noise.weights, to_numpy(as_array(data.y, "y"))):
+        given, better = "sample_weight", "1 / post.predict(), kept above zero"
+        if data.sample_weight is None:
+            given, better = "noise_std", "the root of post.predict()"
+        notes.append(
+            Caution(
+                f"{given} was made of y itself: data that are small by chance count most, and the answer is "
+                f"too small. Make it of what is expected: fit once without, and take {better}"
+            )
+        )
     return notes
+
+
+def follow(weights: np.ndarray, y: np.ndarray) -> bool:
+    """Tell whether weights fall with the size of the data throughout, as ``1 / y`` of counts does.
+
+    Weights from elsewhere do not know the noise in y, so that they never follow it throughout, unless y is a
+    smooth curve with next to no noise: then there is no harm.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (N,)
+        Weights of the data.
+    y : ndarray of shape (N,) or (N, L)
+        The data.
+
+    Examples
+    --------
+    >>> y = np.random.default_rng(0).poisson(20, size=50)
+    >>> follow(1 / np.maximum(y, 1), y), follow(1 / np.full(50, 20.0), y)
+    (True, False)
+    """
+    if y.ndim != 1 or y.shape[0] < ENOUGH_TO_JUDGE or np.unique(weights).size < ENOUGH_WEIGHTS:
+        return False
+    moduli = np.abs(y)
+    along = np.diff(moduli)
+    if (along >= 0).all() or (along <= 0).all():
+        return False
+    order = np.lexsort((-weights, moduli))
+    steps = np.diff(weights[order]) / weights[order][:-1]
+    equal = np.diff(moduli[order]) == 0  # where data are equal, so must be their weights
+    return bool((steps <= SAME).all() and (steps[equal] >= -SAME).all())
 
 
 def about_copies(problem: Problem) -> list[str]:
@@ -100,7 +149,7 @@ def _about_sums(problem: Problem, point: Array, fitted: Array) -> list[str]:
     coherent dictionary (D = 1024 and 3072), and 2.1 to 18 for 45 drawn skies in single pixels behind blurs,
     24 x 24 to 96 x 96: their light was right, and the pixels were off by 70 to 360 %. Two spikes that happen
     to be neighbours may have 2 as well; with their signs drawn at random the ratio is 1 on the average, and
-    tells how much is chance.
+    tells how much is chance. Where none is negative, columns add up wherever they are, and places are drawn.
     """
     apart = total(problem.phi.column_energy * squared_modulus(point))
     if not apart > 0:
@@ -108,21 +157,41 @@ def _about_sums(problem: Problem, point: Array, fitted: Array) -> list[str]:
     ratio = inner(fitted, fitted) / apart
     if not ratio > TOGETHER:
         return []
-    rng, phi = np.random.default_rng(0), problem.phi.operator
-    by_chance = []
-    for _ in range(SIGNS):
-        signs = on_device_of(point, rng.choice([-1.0, 1.0], size=point.shape).astype(precision_of(point)))
-        turned = phi.forward(signs * point)
-        by_chance.append(inner(turned, turned) / apart)
-    if not ratio > 1 + ABOVE_CHANCE * float(np.sqrt(np.mean((np.array(by_chance) - 1) ** 2))):
+    rng = np.random.default_rng(0)
+    by_chance = [_ratio_by_chance(problem, point, rng) for _ in range(SIGNS)]
+    expected = float(np.mean(by_chance)) if problem.nonnegative else 1.0
+    chance = float(np.sqrt(np.mean((np.array(by_chance) - expected) ** 2)))
+    if not ratio > max(TOGETHER * expected, expected + ABOVE_CHANCE * chance):
         return []
+    if problem.phi.operator.stored_entries:  # a table, whose columns have no widths
+        advice = (
+            'Sums over similar columns and predictions may still be good. Merge them, or try prior="auto"'
+        )
+    else:
+        advice = (
+            "Sums of neighbours and predictions may still be good. If the unknown is smooth, use wider "
+            "columns, or analysis= (sparse differences or wavelets)"
+        )
     return [
         Caution(
-            f"individual coefficients are unreliable: the selected columns overlap strongly (energy ratio "
-            f"{ratio:.2g}). Sums of neighbours and predictions may still be good. If the unknown is smooth, "
-            "use wider columns, or analysis= (sparse differences or wavelets)"
+            "individual coefficients are unreliable: the selected columns overlap strongly (energy ratio "
+            f"{ratio:.2g}). {advice}"
         )
     ]
+
+
+def _ratio_by_chance(problem: Problem, point: Array, rng: np.random.Generator) -> float:
+    """Return the energy of a fit over that of its columns one by one, with random signs or places."""
+    phi = problem.phi
+    if problem.nonnegative:
+        used = np.flatnonzero(~phi.is_zero)
+        moved = np.zeros_like(point)
+        moved[..., used] = rng.permutation((phi.norms * point)[..., used], axis=-1) / phi.norms[used]
+    else:
+        signs = on_device_of(point, rng.choice([-1.0, 1.0], size=point.shape).astype(precision_of(point)))
+        moved = signs * point
+    fitted = phi.operator.forward(moved)
+    return inner(fitted, fitted) / total(phi.column_energy * squared_modulus(moved))
 
 
 def _about_the_noise(outcome: Outcome, fitted: Array, learned: bool) -> list[str]:
@@ -136,7 +205,9 @@ def _about_the_noise(outcome: Outcome, fitted: Array, learned: bool) -> list[str
     residual = (average(squared_modulus(misfit)) / problem.noise_var) ** 0.5
     least, most = RESIDUAL_OF_LEARNED if learned else FITTING_RESIDUAL
     power = (average(squared_modulus(problem.y)) / problem.noise_var) ** 0.5
-    used = min(max(total(1 - state.alpha * state.variance) / problem.n_rows, 0.0), 1.0)
+    freedom = 1 - state.alpha * state.variance
+    freedom = namespace(freedom).where(_not_zero(state), freedom, 0 * freedom)
+    used = min(max(total(freedom) / problem.n_rows, 0.0), 1.0)
     seems = ""
     if power**2 < 1 - 5 * (2 / count) ** 0.5:
         seems = f"the root mean square of y is only {power:.2g} of it; it seems too large"
@@ -171,7 +242,7 @@ def about_weak_columns(outcome: Outcome) -> list[str]:
     norms = problem.phi.norms if scale is None else problem.phi.norms / scale
     norms = on_device_of(state.alpha, norms) if isinstance(norms, np.ndarray) else norms
     xp = namespace(norms)
-    found = state.alpha * state.variance < 0.5
+    found = (state.alpha * state.variance < 0.5) & _not_zero(state)
     weak = norms < WEAK_COLUMN * float(xp.max(norms))
     count = int(xp.count_nonzero(found & weak))
     if not count:
@@ -182,6 +253,11 @@ def about_weak_columns(outcome: Outcome) -> list[str]:
         "if that is not what you expect"
     )
     return [Caution(text)]
+
+
+def _not_zero(state: State) -> Array:
+    """Tell which coefficients are used: those that a constraint holds at zero are not, and know it well."""
+    return namespace(state.mean).any(as_rows(state.mean) != 0, axis=0)
 
 
 def about_expected_error(outcome: Outcome) -> list[str]:

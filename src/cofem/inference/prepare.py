@@ -13,6 +13,7 @@ from cofem._arrays import (
     as_array,
     as_floating,
     check_same_place,
+    in_precision,
     is_complex,
     is_foreign,
     largest_part,
@@ -24,8 +25,9 @@ from cofem._arrays import (
     to_numpy,
 )
 from cofem.inference.problem import Problem, Units
-from cofem.operators import Diagonal, Operator, as_operator, check_adjoint
+from cofem.operators import Diagonal, Operator, RealUnknown, as_operator
 from cofem.operators.dictionary import Dictionary
+from cofem.operators.fingerprint import known_by
 from cofem.priors import Prior
 
 #: Noise relative to the data, below which it cannot be told from rounding.
@@ -33,6 +35,9 @@ LEAST_NOISE = {"float64": 1e-15, "float32": 1e-8}
 #: Largest numbers whose squares and products stay within the range of the type: in the data, in Phi.
 LARGEST_DATUM = {"float64": 1e60, "float32": 1e30}
 LARGEST_ENTRY = {"float64": 1e60, "float32": 1e15}
+#: Size of the columns of Phi, relative to the smallest, up to which single precision holds what they are
+#: squared and divided by, 1e-38 to 1e38, with as much room again for noise and precisions.
+WIDEST = 1e10
 
 
 class Data(NamedTuple):
@@ -42,6 +47,42 @@ class Data(NamedTuple):
     y: Any
     noise_std: Any = "learn"
     sample_weight: Any = None
+
+    @property
+    def are_tasks(self) -> bool:
+        """Whether Phi is a list of dictionaries, not a matrix written as lists, and y one of their data."""
+        if not (isinstance(self.Phi, list | tuple) and isinstance(self.y, list | tuple)):
+            return False
+        each = [isinstance(part, Operator) or getattr(part, "ndim", 0) == 2 for part in self.Phi]
+        return len(each) > 0 and all(each)
+
+    def stacked(self, real: bool = False) -> Data:
+        """Return what is fitted: both parts of complex data, where their unknown is real.
+
+        Parameters
+        ----------
+        real : bool
+            Whether that is so for any Phi, and not for a `RealUnknown` alone.
+        """
+        if self.are_tasks and len(self.Phi) == len(self.y):
+            pairs = [
+                self._replace(Phi=one, y=y).stacked(real) for one, y in zip(self.Phi, self.y, strict=True)
+            ]
+            return self._replace(Phi=[pair.Phi for pair in pairs], y=[pair.y for pair in pairs])
+        if not (real or isinstance(self.Phi, RealUnknown)):
+            return self
+        phi, y = as_operator(self.Phi), as_array(self.y, "y")
+        if not isinstance(phi, RealUnknown):
+            if not (phi.is_complex or is_complex(y)):
+                return self
+            phi = RealUnknown(phi)
+        if y.ndim == 0 or y.shape[0] != phi.operator.shape[0]:
+            return self._replace(Phi=phi)  # they are stacked already, or refused later on
+        noise_std, weights = (
+            values if values is None or isinstance(values, str) or np.ndim(values) == 0 else 2 * [*values]
+            for values in (self.noise_std, self.sample_weight)
+        )
+        return Data(phi, phi.stack(y), noise_std, weights)
 
 
 class Noise(NamedTuple):
@@ -70,11 +111,14 @@ class PreparedProblem(NamedTuple):
         Phi in the user's units, without weights.
     noise : Noise
         What the user said about the noise.
+    in_double : bool
+        Whether the columns are too far apart for single precision, which the user gave.
     """
 
     problem: Problem
     operator: Operator
     noise: Noise
+    in_double: bool = False
 
 
 def prepare(data: Data, prior: Prior, nonnegative: bool) -> PreparedProblem:
@@ -100,7 +144,7 @@ def prepare(data: Data, prior: Prior, nonnegative: bool) -> PreparedProblem:
     largest = operator.largest_entry()
     if largest is not None:
         _check_largest(largest, "Phi", LARGEST_ENTRY[real])
-    check_adjoint(operator, n_vectors=1, dtype=dtype, like=y)
+    known_by(operator, y, again=True)  # which checks the adjoint
 
     white = operator
     if noise.weights is not None:
@@ -119,7 +163,11 @@ def prepare(data: Data, prior: Prior, nonnegative: bool) -> PreparedProblem:
             f"from rounding in {real}; got {noise.std:g}"
         )
     norms = _checked_norms(white, LARGEST_ENTRY[real] * white.shape[0])
-    units = Units(_power_of_two(extent), _dictionary_unit(norms))
+    found = norms[norms > white.norm_resolution(norms)]
+    if real == "float32" and size(found) and _rms(found) > WIDEST * float(namespace(found).min(found)):
+        double = data._replace(y=in_precision(as_array(data.y, "y"), "float64"))
+        return prepare(double, prior, nonnegative)._replace(in_double=True)
+    units = Units(_power_of_two(extent), _dictionary_unit(norms) if size(found) else 1.0)
     scaled = white if units.dictionary == 1 else white * (1 / units.dictionary)
     y /= units.data  # the copy made above
     noise_var = np.nan if noise.std is None else (noise.std / units.data) ** 2

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -73,7 +74,8 @@ class Units:
         factor: Any = self.coefficient**power
         if self.columns is not None:
             columns = self.columns
-            columns = on_device_of(x, columns) if isinstance(columns, np.ndarray) else columns
+            if isinstance(columns, np.ndarray):  # in double precision, which holds their powers
+                columns = on_device_of(x, columns.astype(np.float64))
             factor = factor * (columns if x.ndim == 1 else columns[:, None]) ** power
         elif not isinstance(x, np.ndarray) or 1e-10 < factor < 1e10:
             return x * factor
@@ -148,6 +150,11 @@ class Problem:
     def with_noise(self, noise_var: float) -> Problem:
         """Return the problem with another noise variance."""
         return replace(self, noise_var=noise_var)
+
+    @property
+    def form(self) -> Callable[[Problem], Problem]:
+        """What makes of a problem with all data the one that this is a part of, at the noise of this one."""
+        return partial(Problem.with_noise, noise_var=self.noise_var)
 
     def shown(self, state: Any) -> tuple[Problem, Any]:
         """Return the problem and the state that users see."""
@@ -287,6 +294,10 @@ class Problem:
         headroom = 1e14 if self.real_dtype == np.float64 else 1e9
         return headroom * max(explain, mean_energy / self.noise_var, 1e-300)
 
+    def with_more_precision(self, alpha: Array, added: Array) -> Array:
+        """Return precisions with others added to them, up to the cap."""
+        return np.minimum(alpha + added, self.alpha_cap).astype(alpha.dtype)
+
     def start(self, alpha_init: float | np.ndarray | None) -> Array:
         """Where alpha starts, in scaled units; by default `usual_start`."""
         if alpha_init is not None:
@@ -315,7 +326,8 @@ class Problem:
         """
         energy = self.phi.column_energy
         xp = namespace(energy)
-        largest = float(xp.max(energy)) or 1.0
+        seen = xp.where(self.phi.is_zero, number_like(energy, 0.0), energy)
+        largest = float(xp.max(seen)) or 1.0
         start = xp.where(self.phi.is_zero, number_like(energy, largest), energy)
         start *= self.n_columns / (self.n_rows * self.signal_power)
         return start

@@ -186,16 +186,23 @@ class Outcome:
         return cls(problem, record.state, history, status, doubtful)
 
 
+class FitStopped(Exception):
+    """A callback stopped a fit while another stage, such as one that learned the noise, had come further."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(where)
+        self.where = where
+
+
 class FitInterrupted(KeyboardInterrupt):
     """Ctrl-C inside a fit: a `KeyboardInterrupt` that holds what was computed until then.
 
     Attributes
     ----------
     posterior : Posterior or None
-        The posterior after the last whole step, with status ``STOPPED``. While the noise was still being
-        learned, that of the fit under way to the rest of the data, at the noise known by then; the status
-        says so. None before the first whole step of what was under way: of the fit, or of one of the fits
-        that learn the noise.
+        The best so far, with status ``STOPPED``: after the last whole step, or while the noise was still
+        being learned and soon after, that of the fit to most of the data that came furthest, at the noise
+        known by then; the status says so. None before the first whole step.
 
     Examples
     --------
@@ -213,4 +220,5 @@ class FitInterrupted(KeyboardInterrupt):
     def __init__(self, message: str, outcome: Outcome | None) -> None:
         super().__init__(message)
         self.outcome = outcome
+        self.where = "interrupted" if outcome is None else outcome.status.message
         self.posterior: Any = None

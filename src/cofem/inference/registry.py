@@ -8,7 +8,7 @@ import numpy as np
 
 from cofem._memory import is_available
 from cofem.inference.amp import AMP
-from cofem.inference.base import Method
+from cofem.inference.base import ExpectationMaximisation, Method
 from cofem.inference.covariance_free import CoFEM
 from cofem.inference.em import EM
 from cofem.inference.irls import IRLS
@@ -17,6 +17,8 @@ from cofem.inference.seq import Seq
 from cofem.inference.vi import VI
 from cofem.linalg.diagonals.gate import Gate
 from cofem.linalg.diagonals.self_consistent import has_gaussian_columns
+from cofem.priors.multitask import OneAfterAnother
+from cofem.status import Caution
 
 METHODS: dict[str, type[Method]] = {method.name: method for method in (EM, IRLS, AMP, VI, Seq, CoFEM)}
 
@@ -74,8 +76,7 @@ def choose_method(problem: Problem) -> tuple[Method, str]:
         method = CoFEM(diagonal="clusters") if phi.on_average else CoFEM()
         return method, "method 'auto' chose 'cofem': the exact methods work on NumPy arrays only"
     exact: Method = EM(accelerate=True) if d <= n else IRLS(accelerate=True)
-    if problem.n_tasks > 1 and problem.prior.averages and not problem.nonnegative and d > n:
-        # Blocks over tasks: EM takes thousands of steps to send what is not needed to zero.
+    if _tasks_make_em_crawl(problem):
         exact = IRLS(update="mackay")
     side, fits = min(n, d), is_available(exact.memory(problem)[0], 0.5)
     work = d**3 if d <= n else 2 * n * n * d
@@ -86,11 +87,38 @@ def choose_method(problem: Problem) -> tuple[Method, str]:
     return CoFEM(diagonal=Gate(small=0)), f"method 'auto' chose 'cofem' for its {n} x {d} Phi"
 
 
+def _tasks_make_em_crawl(problem: Problem) -> bool:
+    """Tell whether EM would take thousands of steps to send what is not needed to zero, over tasks.
+
+    With blocks it does on any dictionary; coefficient by coefficient where columns look alike, or are far
+    more than the data. Where they are like Gaussian ones, what EM leaves once the mean has settled is worth
+    having.
+    """
+    prior, (n, d) = problem.prior, problem.phi.shape
+    joined = problem.n_tasks > 1 or isinstance(prior, OneAfterAnother)
+    if not joined or problem.nonnegative or d <= n:
+        return False
+    one = prior.within_a_task
+    return one.averages or (one.is_independent and not is_incoherent(problem))
+
+
+def about_crawling(problem: Problem, method: Method, tol: float | None) -> str:
+    """Say that EM's update, which was asked for or is all that fits in memory, stops far from the optimum."""
+    follows_em = isinstance(method, ExpectationMaximisation) and getattr(method, "update", "em") == "em"
+    if tol is not None or not follows_em or not _tasks_make_em_crawl(problem):
+        return ""
+    return Caution(
+        "over several tasks the steps of EM are so short here that the fit may have stopped far from the "
+        "optimum, with too many coefficients; use method=cofem.IRLS(update='mackay') where memory allows, or "
+        "name a tol"
+    )
+
+
 def _most_work(problem: Problem) -> int:
     """Return the multiplications of a step up to which an exact method is chosen if message passing fails."""
     phi, (n, d) = problem.phi, problem.phi.shape
     if d > WIDE * n:
-        return WIDE_WORK
+        return TALL_WORK if _tasks_make_em_crawl(problem) else WIDE_WORK
     if phi.stored_matrix() is not None and not phi.is_like_a_convolution:
         return TALL_WORK if n >= TALL * d else ALIKE_WORK
     return MEDIUM_WORK if problem.prior.is_independent else TIED_WORK

@@ -14,7 +14,8 @@ from cofem.inference.checkpoint.keeper import Keeper
 from cofem.inference.loop import Ended, Stage, run
 from cofem.inference.problem import Problem
 from cofem.inference.progress import progress_bar
-from cofem.inference.record import Callback, Outcome, Record, Snapshot
+from cofem.inference.record import Callback, FitInterrupted, FitStopped, Outcome, Record, Snapshot
+from cofem.inference.so_far import SoFar
 from cofem.operators.same_bits import one_blas_thread
 from cofem.status import StatusCode
 
@@ -37,6 +38,8 @@ class Runner:
         self.callback = callback
         self.progress = progress
         self._start = time.perf_counter()
+        #: The best of what the stages came to, by task and shape of the mean.
+        self._so_far: dict[tuple[int, tuple[int, ...]], SoFar] = {}
 
     @property
     def rng(self) -> np.random.Generator:
@@ -48,36 +51,68 @@ class Runner:
         """Seconds since the call, with those before a break."""
         return time.perf_counter() - self._start
 
-    def drop_checkpoint(self) -> None:
-        """Write nothing more: a checkpoint is to go on from where it stands, not from what follows."""
-        self.keeper = Keeper(self.rng)
-
-    def run(self, problem: Problem, method: Method, stage: Stage, one_step: bool = False) -> Outcome:
+    def run(self, problem: Problem, method: Method, stage: Stage) -> Outcome:
         """Run a stage, or what is left of it, or take what came out of it when it was run before.
 
-        With `one_step` it is stopped after the first step.
+        Raises
+        ------
+        FitStopped
+            If a callback stops it, unless it is the fit itself and nothing before came further.
         """
         if problem.nonnegative:  # whether it is to be run again must be known when it is resumed
             stage = stage._replace(kept=True)
-        outcome = self._run_once(problem, method, stage, one_step)
-        ended = outcome.status.code in (StatusCode.STOPPED, StatusCode.FAILED)
-        if one_step or ended or not problem.nonnegative:
+        outcome = self._run_once(problem, method, stage)
+        if outcome.status.code is StatusCode.FAILED or not problem.nonnegative:
             return outcome
         again = outcome.problem.with_constraint(outcome.state.mean, outcome.state.variance)
         if again is None:
             return outcome
-        return self._run_once(again, method, stage._replace(name=f"{stage.name}/constraint"), one_step)
+        return self._run_once(again, method, stage._replace(name=f"{stage.name}/constraint"))
 
-    def _run_once(self, problem: Problem, method: Method, stage: Stage, one_step: bool) -> Outcome:
+    def so_far(self, task: int, problem: Problem) -> SoFar | None:
+        """Return the best of what the stages of a task have come to; None before the first whole step."""
+        return self._so_far.get((task, _shape_of_mean(problem)))
+
+    def _run_once(self, problem: Problem, method: Method, stage: Stage) -> Outcome:
+        """Run a stage, and keep in mind what it came to if nothing before came further."""
+        is_fit = stage.title == "fit"
+        if is_fit and problem.in_analysis:  # it starts where they ended, and needs the memory
+            self._so_far.clear()
+        try:
+            outcome = self._run_stage(problem, method, stage)
+        except FitInterrupted as interrupt:
+            if interrupt.outcome is not None:
+                self._note(stage, interrupt.outcome)
+            raise
+        best = self._note(stage, outcome)
+        if outcome.status.code is StatusCode.STOPPED and not (is_fit and best):
+            raise FitStopped(outcome.status.message)
+        return outcome
+
+    def _note(self, stage: Stage, outcome: Outcome) -> bool:
+        """Keep what a stage came to, if nothing before it came further; tell whether that is so."""
+        if outcome.state is None or outcome.status.code is StatusCode.FAILED:
+            return False
+        if stage.judge is not None and not outcome.figures:
+            outcome = replace(outcome, figures=stage.judge(outcome.problem, outcome.state))
+        new = SoFar.of(outcome)
+        place = (int(stage.name.partition("/")[0]), tuple(new.state.mean.shape))
+        old = self._so_far.get(place)
+        best = old is None or new.is_better_than(old)
+        if best:
+            self._so_far[place] = new
+        return best
+
+    def _run_stage(self, problem: Problem, method: Method, stage: Stage) -> Outcome:
         keeper = self.keeper
         outcome = keeper.take(stage.name, problem)
         if outcome is not None:
             return outcome
         first = problem.first
-        if first is not None and stage.before is None and not one_step:
+        if first is not None and stage.before is None:
             start = stage._replace(name=f"{stage.name}/start", title="start", kept=True, judge=None)
             before = self.run(first, method, start._replace(passes_on=True, loose=True))
-            if before.status.code in (StatusCode.STOPPED, StatusCode.FAILED):
+            if before.status.code is StatusCode.FAILED:
                 return before
             problem = problem.with_noise(before.problem.noise_var)
             stage = stage._replace(before=Ended.of(before, method))
@@ -94,8 +129,6 @@ class Runner:
         label = method.name if is_fit else stage.title
         with progress_bar(self.progress, stage.max_iter, tol, label) as bar:
             callbacks = [callback for callback in (self.callback, bar) if callback is not None]
-            if one_step:
-                callbacks.append(lambda snapshot: True)
             watch = _Watch(self, callbacks, keeper.keep(stage.name, method))
             with one_blas_thread() if method.wants_one_thread(problem) else nullcontext():
                 outcome = run(problem, method, stage, watch, record)
@@ -107,10 +140,14 @@ class Runner:
             # Of a stage that learned the noise nothing but that is needed, if it did.
             whole = is_fit or stage.kept or not outcome.status.settled
             state = method.settled(outcome.state)
-            if stage.passes_on:
+            if stage.passes_on or problem.nonnegative:  # the constraint is met after the fit
                 state = replace(state, carry=method.handed_on(outcome.state))
             keeper.finish(stage.name, outcome, state if whole else None)
         return outcome
+
+
+def _shape_of_mean(problem: Problem) -> tuple[int, ...]:
+    return (*problem.y.shape[:-1], problem.n_columns)
 
 
 class _Watch:

@@ -8,7 +8,8 @@ A fit may stop when all of these hold:
    leave the mean alone while alpha still moves.
 3. Unless the user named a `tol`: the variance that the posterior adds to predictions is at most that of the
    noise, or changes no more. Coefficients on their way to zero have long stopped to change the mean when they
-   still blur predictions at rows that were not measured.
+   still blur predictions at rows that were not measured. And whatever else the method asks for: in analysis
+   form `tol` is a share of the posterior's spread, which must have come down first.
 """
 
 from __future__ import annotations
@@ -112,6 +113,9 @@ def judge(
         limit = max(limit, min(LOOSE * limit, LOOSE_MOST))
     paired = old.previous_alpha is not None or new.previous_alpha is not None
     following = change if paired else 0.0
+    early = method.too_early(new)
+    if early:
+        return Judgement(change, limit, following, early, firm=False)
     if rough:
         firm, limit = max(change, before) <= limit, max(limit, rough_limit(problem, size))
         return Judgement(change, limit, following, _mean_unmet(change, before, limit), firm)
@@ -136,7 +140,7 @@ def _unmet(
         return f"the prior standard deviations still changed by {moved:.2g} in a step ({allowed:.2g} allowed)"
     if tol is None and method.noise_tol > 0 and not spread_settled(problem, new, old):
         return "the variance of predictions is above the noise and still falls"
-    return ""
+    return method.unsettled(new) if tol is None else ""
 
 
 def _mean_unmet(change: float, before: float, limit: float) -> str:

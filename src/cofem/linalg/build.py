@@ -162,6 +162,8 @@ def choose_form(
         return "dual"
     # Rounding errors of the primal form collect in directions the data do not see, where the prior rules.
     gain = phi.norm**2 if row_gram is None else row_gram
+    if not gain:  # there is nothing but the prior
+        return "primal"
     resolution = 0.02 * noise_var / (gain * float(np.finfo(precision_of(phi.like)).eps))
     g = reciprocal(alpha)
     # The median is at most twice the mean, which costs less.

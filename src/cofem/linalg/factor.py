@@ -61,7 +61,10 @@ def cholesky(matrix: Array) -> Array:
     """
     if isinstance(matrix, np.ndarray):
         return linalg.cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
-    return namespace(matrix).linalg.cholesky(matrix)
+    try:
+        return namespace(matrix).linalg.cholesky(matrix)
+    except RuntimeError as error:  # PyTorch's own kind
+        raise np.linalg.LinAlgError(str(error)) from error
 
 
 def inverse_of_lower(factor: Array) -> Array:

@@ -14,6 +14,7 @@ from cofem.operators.fourier import DCT, FFT
 from cofem.operators.gradient import Gradient
 from cofem.operators.interop import as_operator
 from cofem.operators.nonuniform import NUFFT
+from cofem.operators.real_unknown import RealUnknown
 from cofem.operators.sampling import Diagonal, Identity, Mask
 from cofem.operators.stack import block_diag, hstack, vstack
 from cofem.operators.wavelet_frame import WaveletFrame
@@ -36,6 +37,7 @@ __all__ = [
     "Identity",
     "Mask",
     "Operator",
+    "RealUnknown",
     "Sparse",
     "Wavelet",
     "WaveletFrame",

@@ -111,8 +111,8 @@ class Centred(Operator):
     def _norm_resolution(self, norms: Array) -> Array:
         # What is left of a constant column is the rounding of what was subtracted.
         eps = float(np.finfo(self.dtype).eps)
-        left = ROUNDINGS * eps * self.shape[0] ** 0.5 * abs(self._cached.like(norms))
-        return left + self.operator._norm_resolution(norms)
+        subtracted = self.shape[0] ** 0.5 * abs(self._cached.like(norms))
+        return ROUNDINGS * eps * subtracted + self.operator._norm_resolution(norms + subtracted)
 
     def _abs2(self) -> Operator | None:
         squares = None if self.is_complex else self.operator.abs2()

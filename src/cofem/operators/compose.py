@@ -7,7 +7,7 @@ need not.
 from __future__ import annotations
 
 import cmath
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, reduce
 from itertools import pairwise
 from operator import add as plus
@@ -65,6 +65,9 @@ class Scaled(SameAxes):
 
     def _rows(self, indices: np.ndarray) -> Array:
         return self.scalar * self.operator._rows(indices)
+
+    def _take_rows(self, indices: np.ndarray) -> Operator:
+        return scale(self.scalar, self.operator._take_rows(indices))
 
     def _local_gram(self, indices: np.ndarray) -> Array:
         # Complex for a complex scalar, as in `_gram`.
@@ -335,12 +338,16 @@ class Product(Operator):
         return super()._circulant_gram() if found is None else found
 
     def _decay(self) -> Decay | None:
-        first, *rest = self.factors
         *left, last = self.factors
-        if first.facts.one_per_row:
-            known = compose(*rest)._decay()
-            weights = None if known is None else to_numpy(first.column_norms()).astype(np.float64) ** 2
-            return None if known is None else known._replace(seen=known.seen * weights)
+        # Samples and weights, one after the other, of all of which a sample keeps a share.
+        count = next((i for i, factor in enumerate(left) if not factor.facts.one_per_row), len(left))
+        if count:
+            rest = self.factors[count:]
+            known = None if _picks(rest) else compose(*rest)._decay()
+            if known is None:
+                return None
+            weights = to_numpy(compose(*self.factors[:count]).column_norms()).astype(np.float64) ** 2
+            return known._replace(seen=known.seen * weights)
         known = compose(*left)._decay() if last.facts.diagonal else None
         if known is None or known.scale is not None:
             return None
@@ -504,3 +511,9 @@ def scale(scalar: complex, operator: Operator) -> Operator:
         return operator
     # A real number kept as complex would make a real operator complex.
     return Scaled(scalar if scalar.imag else float(scalar.real), operator)
+
+
+def _picks(operators: Iterable[Operator]) -> bool:
+    """Tell whether the first of these operators picks rows inside, so that it is not known which they are."""
+    first = next(iter(operators), None)
+    return first is not None and any(part.facts.one_per_row or _picks([part]) for part in first._parts()[:1])

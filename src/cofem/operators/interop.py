@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -75,10 +76,16 @@ class Foreign(Operator):
     def _product(self, name: str, vectors: np.ndarray) -> np.ndarray:
         """Return the products with the rows of an array, as rows of a new one."""
         if not self._one_by_one.get(name, False):
-            # Some libraries write into what they are given, or want it contiguous, or return one and the same
-            # buffer in every call.
-            batch = np.array(vectors.T, order="C")
-            result = np.array(np.asarray(getattr(self.source, name)(batch)).T, order="C")
+            # Some libraries write into what they are given, or return one and the same buffer in every call.
+            # Compiled ones may want vectors that are contiguous, so each column of the batch is.
+            batch = np.array(vectors, order="C").T
+            try:
+                result = np.array(self._numbers(name, batch).T, order="C")
+            except (TypeError, ValueError):
+                if name in self._one_by_one:
+                    raise
+                self._one_by_one[name] = True  # they may take no batch at all
+                return self._product(name, vectors)
             if len(vectors) == 1 or name in self._one_by_one:
                 return result
             # A source that fills one buffer and is called for each vector gives the last product for all.
@@ -90,8 +97,18 @@ class Foreign(Operator):
 
     def _single(self, name: str, vector: np.ndarray) -> np.ndarray:
         """Return the product with one vector, as a new array."""
-        product = getattr(self.source, {"matmat": "matvec", "rmatmat": "rmatvec"}[name])
-        return np.array(product(vector.copy())).reshape(-1)
+        return np.array(self._numbers(SINGLE[name], vector.copy())).reshape(-1)
+
+    def _numbers(self, name: str, x: np.ndarray) -> np.ndarray:
+        """Return a product as the array of numbers that it must be, or say what it is in its place."""
+        result = numbers_of(self.source, name, x)
+        length = self.shape[1 if name.startswith("r") else 0]
+        if result.size != length * (x.shape[1] if x.ndim > 1 else 1) or result.shape[:1] != (length,):
+            raise ValueError(
+                f"{name} of {type_of(self.source)} must return shape {(length, *x.shape[1:])} for an input "
+                f"of shape {x.shape}, got {result.shape}"
+            )
+        return result
 
     def _in_precision(self, precision: str) -> Operator:
         return Foreign(self.source, precision)
@@ -104,6 +121,41 @@ class Foreign(Operator):
 
     def _expression(self) -> str:
         return f"{type(self.source).__name__}({self.shape[0]}, {self.shape[1]})"
+
+
+#: The product with one vector, by that with several.
+SINGLE = {"matmat": "matvec", "rmatmat": "rmatvec"}
+
+
+def type_of(source: Any) -> str:
+    """Return the full name of the class of an object."""
+    return f"{type(source).__module__}.{type(source).__qualname__}"
+
+
+def numbers_of(source: Any, name: str, x: np.ndarray) -> np.ndarray:
+    """Return a product of another library's operator as an array, or say by name that it is none."""
+    try:
+        found = getattr(source, name)(x)
+    except (TypeError, ValueError):
+        # SciPy's class looks at the shape of what the user's function gave, whatever it is.
+        found, own = x, getattr(source, f"_{SINGLE.get(name, name)}", None)
+        with suppress(Exception):
+            found = own(x if x.ndim == 1 else x[:, 0].copy())  # type: ignore[misc]
+        name = SINGLE.get(name, name)
+        if _is_numbers(found):
+            raise
+    if not _is_numbers(found):
+        kind = f"dtype {found.dtype}" if isinstance(found, np.ndarray) else type(found).__name__
+        raise TypeError(f"{name} of {type_of(source)} must return an array of numbers, got {kind}")
+    return np.asarray(found)
+
+
+def _is_numbers(found: Any) -> bool:
+    try:
+        array = np.asarray(found)
+    except ValueError:  # lists of different lengths
+        return False
+    return array.ndim > 0 and array.dtype.kind in "buifc"
 
 
 def _goes_one_by_one(source: Any) -> bool:
@@ -163,12 +215,12 @@ def as_operator(Phi: Any) -> Operator:
         return Dense(Phi)
     raise TypeError(
         "Phi must be an array, a SciPy sparse matrix, a SciPy or PyLops linear operator or a cofem operator, "
-        f"got {type(Phi).__module__}.{type(Phi).__qualname__}"
+        f"got {type_of(Phi)}"
     )
 
 
 def _from_linear_operator(source: Any) -> Operator:
-    kind = f"{type(source).__module__}.{type(source).__qualname__}"
+    kind = type_of(source)
     if getattr(source, "clinear", True) is False:
         raise TypeError(f"Phi must be linear over the complex numbers, got {kind} with clinear=False")
     if not (hasattr(source, "matmat") and hasattr(source, "rmatmat") and hasattr(source, "dtype")):
@@ -176,7 +228,7 @@ def _from_linear_operator(source: Any) -> Operator:
 
         source = aslinearoperator(source)
     try:  # SciPy's class has the method whether or not it was given an adjoint
-        source.rmatvec(np.zeros(source.shape[0], dtype=source.dtype))
+        numbers_of(source, "rmatvec", np.zeros(source.shape[0], dtype=source.dtype))
     except (NotImplementedError, AttributeError) as error:
         raise TypeError(f"Phi must have an adjoint, got {kind} without rmatvec") from error
     return Foreign(source)

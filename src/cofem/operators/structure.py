@@ -312,14 +312,14 @@ class Structure(Action):
         """Return what each band of rows makes of the energy of each wave, or None if that is not known.
 
         A band B_b holds the rows of one label in `row_groups`. ``B_b^H B_b`` is, or is like, diagonal in the
-        basis of waves, and these are its eigenvalues.
+        basis of waves, and this is its diagonal there.
 
         Parameters
         ----------
         basis : {"fourier", "cosine"}
             "fourier": waves in the order of ``scipy.fft.fftn``; exact if the array is periodic.
-            "cosine": in the order of ``scipy.fft.dctn`` of type II; exact for free first differences and
-            for free mixed ones. Else they are those of an array without borders.
+            "cosine": in the order of ``scipy.fft.dctn`` of type II; exact for free differences, of which
+            the first and the mixed ones are diagonal. Else they are those of an array without borders.
 
         Returns
         -------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from cofem.status import ConvergenceWarning
 
 #: Accuracy of draws in each direction, in its own standard deviations.
 DRAW_TOL = 0.03
+#: Unknowns, and entries of Phi and B, up to which the matrix is written out.
+SMALL_SIDE, SMALL_ENTRIES = 1024, 2**22
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,18 @@ class AnalysisSolver:
     scale: float = 1.0
     #: Variance, `scale` included, of directions that neither data nor prior determine.
     widest: float = 0.0
+
+    @cached_property
+    def matrix(self) -> np.ndarray | None:
+        """``noise_var scale A``; None if the problem is large."""
+        system = self.system
+        phi, rows = system.phi, system.rows
+        d, m = phi.shape[1], max(rows.n_rows, phi.shape[0])
+        if not isinstance(system.alpha, np.ndarray) or d > SMALL_SIDE or d * m > SMALL_ENTRIES:
+            return None
+        weighted = (system.noise_var * system.alpha)[:, None] * rows.matrix
+        matrix: np.ndarray = phi.matrix.conj().T @ phi.matrix + rows.matrix.conj().T @ weighted
+        return matrix
 
     @classmethod
     def of(

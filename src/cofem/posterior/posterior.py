@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,15 +26,18 @@ from cofem._arrays import (
     transposed,
     without_gradients,
 )
+from cofem._warn import warn
 from cofem.inference.analysis.method import AnalysisEM
 from cofem.linalg.direct import CG_STEPS, is_cheaper
 from cofem.linalg.evidence import LogEvidence, log_determinant, log_evidence
-from cofem.operators import Operator, as_operator
+from cofem.operators import Operator, RealUnknown, as_operator
+from cofem.operators.fingerprint import Fingerprint
 from cofem.posterior.analysis import AnalysisSolver
+from cofem.posterior.constrained import AnalysisModel, ConstrainedModel, SynthesisModel, solve_constrained
 from cofem.posterior.solver import PosteriorSolver, batches, rows_of
 from cofem.posterior.support import find_support
-from cofem.priors.rectified import rectified_draws, rectified_interval
-from cofem.status import Status
+from cofem.priors.rectified import rectified_interval
+from cofem.status import ConvergenceWarning, Status
 
 #: How many draws standard deviations of predictions are taken from, if there are more rows than this (each
 #: takes a linear system), or than as many as the draws would take steps, where a factor is to be had.
@@ -45,10 +48,11 @@ N_DRAWS, EXACT_ROWS, DIRECT_ROWS = 128, 256, 128 * CG_STEPS
 class Posterior:
     """Gaussian posterior of the coefficients at the learned precisions.
 
-    With ``nonnegative=True`` it is that Gaussian given that no coefficient is negative, coefficient by
-    coefficient: `variance`, intervals and samples are those of its truncated marginals, and `mean` is the
-    Gaussian's where that is positive and zero elsewhere (the mode: the means of the truncated marginals are
-    above zero for every coefficient, and together no longer fit the data).
+    With ``nonnegative=True`` it is that Gaussian of which each value is taken to the nearest one without
+    negative coefficients, in the Gaussian's own norm. `mean` is the mode, the most likely coefficients that are
+    not negative all together, and explains the data as they do; draws are such modes of data and prior that are
+    perturbed as the model says. `variance` and intervals are those of Gaussians that are cut off at zero, one
+    for each coefficient: as wide as draws, or up to a third wider where columns are alike.
 
     Attributes
     ----------
@@ -77,14 +81,21 @@ class Posterior:
     weights : ndarray of shape (N,) or None
         What each datum was multiplied by to make the noise equal.
     gaussian : tuple of two ndarrays or None
-        For ``nonnegative=True``, mean and variance of the Gaussian before the constraint.
+        For ``nonnegative=True``, mean and variance of the Gaussian that is cut off at zero, for each
+        coefficient: where its mean is positive, that is the mode.
     tasks : tuple of Posterior or None
         The posteriors of tasks that were fitted with dictionaries or precisions of their own; see `task`.
     analysis : Operator or None
         For ``cofem.fit(..., analysis=B)``, the operator B of shape (M, D); `alpha` then has shape (M,). None
         after `cofem.load` without one, and for tasks that chose operators of their own.
+    blocks : ndarray of int of shape (D,) or None
+        For priors under which blocks of coefficients are zero or not as a whole (`cofem.Block`), the block of
+        each coefficient.
     scale : float
-        In analysis form, what the covariance is multiplied by, as errors at data that were held out have it.
+        In analysis form, what the covariance is multiplied by, as errors at data that were held out have it;
+        below 1 only where these stand for all of the unknown, as pixels do.
+    fingerprints : dict of str to Fingerprint
+        What the operators of a fit are known by, as far as the file said that it was loaded from.
 
     Examples
     --------
@@ -108,6 +119,8 @@ class Posterior:
     tasks: tuple[Posterior, ...] | None = None
     analysis: Operator | None = None
     scale: float = 1.0
+    blocks: np.ndarray | None = None
+    fingerprints: dict[str, Fingerprint] = field(default_factory=dict)
 
     @property
     def n_tasks(self) -> int:
@@ -225,7 +238,16 @@ class Posterior:
         3. for L tasks that share nothing, one for each task, at ``1 - (1 - level) / (D L)``; one of them is
            enough.
 
-        With ``nonnegative=True``, the Gaussian before the constraint is judged by its lower tail; for tasks
+        Of columns that look alike (a cosine of 0.5 and more), the one that was found may stand for another
+        that would explain the data nearly as well. Its chance is its share of the Bayes factors of all that
+        are like it. Those are left out with which one at least would be wrong with a probability above
+        ``1 - level``. It takes a few products with Phi for each column that was found; without Phi (after
+        `cofem.load`) it is not looked at.
+
+        With `cofem.Block` whole blocks count, each by the ellipsoid of its coefficients' covariance, at
+        ``1 - (1 - level)`` over the number of blocks; blocks that look alike are not told apart.
+
+        With ``nonnegative=True``, the Gaussian that is cut off at zero is judged by its lower tail; for tasks
         that share their precisions, that of the sum over tasks of the coefficient in units of its standard
         deviation.
 
@@ -247,7 +269,11 @@ class Posterior:
                 "support is that of coefficients; with analysis=B the unknown itself is not sparse. Look at "
                 "B @ post.mean, or at predict(B, return_std=True, include_noise=False)"
             )
-        return find_support(self, _check_level(level))
+        kept = self.__dict__.setdefault("_supports", {})
+        level = _check_level(level)
+        if level not in kept:
+            kept[level] = find_support(self, level)
+        return namespace(self.mean).asarray(kept[level], copy=True)
 
     def credible_interval(self, level: float = 0.95) -> tuple[Array, Array]:
         """Central interval of each coefficient that holds it with probability `level`.
@@ -298,7 +324,8 @@ class Posterior:
         Returns
         -------
         array of shape (n, D), or (n, D, L) for L tasks
-            With ``nonnegative=True``, draws from the truncated marginals, independent of each other.
+            With ``nonnegative=True``, each draw is what the data and a draw from the prior, both with noise,
+            come to under the constraint, exactly zero in places; one to four systems for each.
 
         Examples
         --------
@@ -318,8 +345,9 @@ class Posterior:
     def _draws(self, n: int, rng: np.random.Generator) -> Iterator[Array]:
         """Draw in batches, those of one task."""
         if self.gaussian is not None:
+            model = self._constrained_model("sample")
             for count in batches(n):
-                yield rectified_draws(*self.gaussian, count, rng)
+                yield np.stack([self._constrained_draw(model, rng) for _ in range(count)])
             return
         if self._in_analysis:
             draws = self._analysis_solver("sample").draws
@@ -333,6 +361,12 @@ class Posterior:
             prior = standard_normal((count, self.mean.shape[0]), like, rng) * spread
             noise = standard_normal((count, y.shape[0]), like, rng) * self.noise_std
             yield xp.astype(prior + solve(v=y - solver.phi.forward(prior) - noise), self.mean.dtype)
+
+    def _constrained_draw(self, model: ConstrainedModel, rng: np.random.Generator) -> np.ndarray:
+        found = solve_constrained(model, self.mean, rng)
+        if not found.solved:
+            warn("posterior draws are inexact: the search with the constraint ran out", ConvergenceWarning)
+        return found.x.astype(self.mean.dtype)
 
     @without_gradients
     def covariance(self, indices: Any) -> Array:
@@ -413,13 +447,31 @@ class Posterior:
         >>> mean.shape, bool((std > 0.1).all())
         ((2,), True)
         """
-        xp = namespace(self.mean)
         if self.mean.ndim > 1:
+            xp = namespace(self.mean)
             each = self._each("predict", Phi_new, return_std=return_std, include_noise=include_noise, rng=rng)
             if not return_std:
                 return xp.stack(each, axis=1)
             return tuple(xp.stack(parts, axis=1) for parts in zip(*each, strict=True))
         new = self._need_operator("predict") if Phi_new is None else as_operator(Phi_new)
+        if new.is_complex and not is_complex(self.mean):
+            new = RealUnknown(new)
+        if isinstance(new, RealUnknown):
+            return self._predict_complex(new, return_std, include_noise, rng)
+        return self._predict(new, return_std, include_noise, rng)
+
+    def _predict_complex(self, new: RealUnknown, return_std: bool, include_noise: bool, rng: Any) -> Any:
+        """Predict complex data by coefficients that are real: both parts, whose variances add up."""
+        found = self._predict(new, return_std, False, rng)
+        if not return_std:
+            return new.unstack(found)
+        mean, variance = new.unstack(found[0]), squared_modulus(new.unstack(found[1]))
+        if include_noise:
+            variance = variance + self.noise_std**2
+        return mean, namespace(variance).sqrt(variance)
+
+    def _predict(self, new: Operator, return_std: bool, include_noise: bool, rng: Any) -> Any:
+        xp = namespace(self.mean)
         if new.shape[1] != self.mean.shape[0]:
             raise ValueError(f"Phi_new must have {self.mean.shape[0]} columns, got shape {new.shape}")
         mean = new.forward(self.mean)
@@ -506,7 +558,7 @@ class Posterior:
         """Write the posterior to an ``.npz`` file, whole or not at all.
 
         The file holds arrays and JSON only (no pickle). The operators Phi and, in analysis form, B are not
-        stored: hand them to `cofem.load` again.
+        stored: hand them to `cofem.load` again, which knows them by what they make of a random vector.
 
         Examples
         --------
@@ -543,6 +595,12 @@ class Posterior:
     def _synthesis_solver(self, what: str) -> PosteriorSolver:
         """Return the posterior's systems in synthesis form."""
         return PosteriorSolver.of(self._need_operator(what), self.alpha, self.noise_std**2, self.weights)
+
+    def _constrained_model(self, what: str) -> ConstrainedModel:
+        """Return what draws without negative coefficients are solved for with."""
+        if self._in_analysis:
+            return AnalysisModel(self._analysis_solver(what), self._white_y())
+        return SynthesisModel(self._synthesis_solver(what), self._white_y())
 
     def _white_y(self) -> Array:
         """Return the data as the solver sees them, a row for each task."""

@@ -36,6 +36,7 @@ def join_tasks(tasks: Sequence[Posterior]) -> Posterior:
         weights=tasks[0].weights if same else None,
         tasks=tuple(tasks),
         analysis=tasks[0].analysis if like else None,
+        blocks=tasks[0].blocks,
     )
 
 
@@ -77,6 +78,7 @@ def split_tasks(whole: Posterior, operators: Sequence[Operator]) -> Posterior:
                 y=whole.y[row],
                 weights=None if whole.weights is None else whole.weights[row],
                 gaussian=None if gaussian is None else (gaussian[0][column], gaussian[1][column]),
+                blocks=None if whole.blocks is None else whole.blocks[column],
             )
         )
     alpha = whole.alpha if of_each else whole.alpha[:n_columns]

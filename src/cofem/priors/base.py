@@ -165,6 +165,17 @@ class Prior(ABC):
                 f"but y or Phi is {place(y)}"
             )
 
+    def blocks(self, n_columns: int) -> np.ndarray | None:
+        """Return the block of each coefficient, where blocks are zero or not as a whole; else None.
+
+        Examples
+        --------
+        >>> from cofem import Block, Independent
+        >>> Block(2).blocks(4).tolist(), Independent().blocks(4)
+        ([0, 0, 1, 1], None)
+        """
+        return None
+
     def for_rows(self, layout: RowLayout) -> Prior:
         """Return the prior for the rows of an analysis operator; by default it needs to know nothing of them.
 

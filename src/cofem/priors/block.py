@@ -55,6 +55,11 @@ class Block(Prior):
         """
         self.labels(n_columns)
 
+    def blocks(self, n_columns: int) -> np.ndarray | None:
+        """Return the block of each coefficient, if any has company."""
+        labels = self.labels(n_columns)
+        return labels if labels.max() + 1 < n_columns else None
+
     def labels(self, n_columns: int) -> np.ndarray:
         """Return the block of each coefficient, numbered from 0, shape (D,).
 

@@ -130,6 +130,10 @@ class MultiTask(Prior):
         """
         self.prior.check(n_columns)
 
+    def blocks(self, n_columns: int) -> np.ndarray | None:
+        """Return the block of each coefficient."""
+        return self.prior.blocks(n_columns)
+
     def for_rows(self, layout: RowLayout) -> MultiTask:
         """Return the prior for the rows of an analysis operator."""
         return replace(self, prior=self.prior.for_rows(layout))
@@ -179,6 +183,11 @@ class OneAfterAnother(Prior):
 
     name: ClassVar[str] = "one after another"
     averages: ClassVar[bool] = True
+
+    @property
+    def within_a_task(self) -> Prior:
+        """The prior of one task by itself."""
+        return self.prior
 
     @property
     def extrapolates(self) -> bool:  # type: ignore[override]
@@ -247,6 +256,11 @@ class OneAfterAnother(Prior):
             Box(start, box.origin[1:], box.shape[1:]) for start, box in zip(starts, boxes, strict=False)
         )
         return replace(self, prior=self.prior.for_rows(RowLayout(None, None, shape[1:], one)), boxes=boxes)
+
+    def blocks(self, n_columns: int) -> np.ndarray | None:
+        """Return the block of each coefficient, the same in all tasks."""
+        labels = self.prior.blocks(n_columns // self.n_tasks)
+        return None if labels is None else np.tile(labels, self.n_tasks)
 
     def of_one(self, values: Array) -> Array:
         """Return what is the same in all tasks, such as the precisions, once."""

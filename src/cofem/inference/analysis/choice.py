@@ -19,6 +19,7 @@ from cofem.inference.analysis.process import learn_process
 from cofem.inference.analysis.residuals import neighbours_alike
 from cofem.inference.analysis.tiles import LARGE, TILES, tiles
 from cofem.inference.base import State
+from cofem.inference.comparison import against, standard_error
 from cofem.inference.loop import Stage
 from cofem.inference.noise.held_out import HeldOutParts
 from cofem.inference.noise.strategy import Plan
@@ -73,15 +74,12 @@ class Chosen(NamedTuple):
         The problem in analysis form, with all data, the noise that was found and where the fit may start.
     notes : tuple of str
         What was chosen and why.
-    stopped : bool
-        Whether a callback stopped it.
     fault : str
         What went wrong.
     """
 
     problem: AnalysisProblem
     notes: tuple[str, ...] = ()
-    stopped: bool = False
     fault: str = ""
 
 
@@ -235,7 +233,7 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
         on_tiles = _judged_on_tiles(problem, given, plan, runner)
     except Broken as broken:
         whole = AnalysisProblem.of(problem, given[0].operator, given[0].prior)
-        return Chosen(whole.with_noise(broken.noise_var), (), broken.stopped, broken.fault)
+        return Chosen(whole.with_noise(broken.noise_var), (), broken.fault)
     notes = []
     if on_tiles:
         best, words = _best(given, on_tiles)
@@ -254,7 +252,7 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
         try:
             found.append(judge(whole, candidate, parts, plan, runner, Stage(name, title, None, steps)))
         except Broken as broken:
-            return Chosen(whole.with_noise(broken.noise_var), (), broken.stopped, broken.fault)
+            return Chosen(whole.with_noise(broken.noise_var), (), broken.fault)
         _forget_losers(found)
     best, words = _best(given, found)
     chosen = found[best]
@@ -263,7 +261,10 @@ def choose(problem: Problem, given: list[Candidate], plan: Plan, runner: Runner)
         notes.append(words)
     noise_var = float(np.median(chosen.noise))
     if not known and given[best].noise_var is not None:
-        notes.append("the noise was learned by the evidence, with the spectrum")
+        notes.append(
+            "the noise was learned by the evidence, with the spectrum; intervals take both for certain, and "
+            "may be a third too narrow"
+        )
     elif not known:
         turns = "" if len(parts) == 1 else f", {len(parts)} parts in turn"
         notes.append(f"the noise was learned from predictions of {count} data held out{turns}")
@@ -331,14 +332,15 @@ def _judge_from(
         learned = candidate.noise_var
         seen, unseen, y = whole.split(rows, start if learned is None else learned)
         rule = FromPredictions(unseen, y, learned=not known)
-        one = stage._replace(name=f"{stage.name}/{part}", alpha_init=plan.alpha_init, kept=True)
+        one = stage._replace(name=f"{stage.name}/{part}", alpha_init=plan.alpha_init)
+        one = one._replace(kept=True, judge=rule.judge)
         if learned is not None:  # at the precision that was learned with it, which is 1
             one = one._replace(alpha_init=whole.units.apply(1.0, -2), max_iter=1)
         elif not known:
             one = one._replace(noise=rule)
         outcome = runner.run(seen, plan.method, one)
         if outcome.status.code is StatusCode.FAILED:
-            raise Broken(outcome.problem.noise_var, fault=outcome.status.message)
+            raise Broken(outcome.problem.noise_var, outcome.status.message)
         if learned is not None:
             noise_var, likely, holding = learned, 1.0, 1.0
             final = outcome.problem
@@ -353,8 +355,6 @@ def _judge_from(
         judged.density.append(density)
         judged.errors.append(rule.errors(outcome.state))
         judged = judged._replace(last=outcome.state)
-        if outcome.status.code is StatusCode.STOPPED:
-            raise Broken(outcome.problem.noise_var, stopped=True)
         del outcome, final, seen, unseen, rule  # the next one needs the memory
     return judged
 
@@ -390,23 +390,22 @@ def _best(given: list[Candidate], found: list[Judged]) -> tuple[int, str]:
     """Return which candidate predicts best, and the choice in words."""
     densities = [np.concatenate(judged.density) for judged in found]
     best = best_of(densities)
+    gains = ((given[i], densities[i] - densities[best]) for i in range(len(given)) if i != best)
     others = ", ".join(
-        f"{given[i].label} {np.mean(densities[i] - densities[best]):.3g}"
-        for i in range(len(given))
-        if i != best
+        f"{one.label} {against(float(np.mean(gain)), standard_error(gain))}" for one, gain in gains
     )
     return best, (
         f"analysis by {given[best].label}: chosen by the log density of {densities[best].size} data held out "
-        f"(the others, in nats a datum: {others})"
+        f"(against it, in nats a datum, higher is better: {others})"
     )
 
 
 class Broken(Exception):
-    """A candidate could not be judged: its fit failed, or a callback stopped it."""
+    """A candidate could not be judged: its fit failed."""
 
-    def __init__(self, noise_var: float, *, fault: str = "", stopped: bool = False) -> None:
+    def __init__(self, noise_var: float, fault: str) -> None:
         super().__init__(fault)
-        self.noise_var, self.fault, self.stopped = noise_var, fault, stopped
+        self.noise_var, self.fault = noise_var, fault
 
 
 def _forget_losers(found: list[Judged]) -> None:

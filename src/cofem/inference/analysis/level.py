@@ -39,6 +39,8 @@ def without_level(problem: Problem, candidates: Sequence[Operator]) -> Problem:
     >>> found.y.round(9).tolist(), found.level.round(9).tolist()
     ([-1.0, 1.0], [5.0, 5.0, 5.0])
     """
+    if problem.nonnegative:  # zero is a place of its own then
+        return problem
     first, *others = dict.fromkeys(candidates)
     rows = Rows(first, problem.y)
     if rows.grid is None and rows.sparse is None:

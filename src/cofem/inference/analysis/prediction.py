@@ -13,7 +13,7 @@ Where predictions are so uncertain that any small noise would do, the largest on
 the best is taken.
 
 Another number is the one by which variances of the result are multiplied, so that 95 % intervals hold 95 % of
-what was held out.
+what was held out. It is below 1 only for what these data speak of.
 """
 
 from __future__ import annotations
@@ -71,7 +71,26 @@ class FromPredictions:
         """Return what variances are to be multiplied by to be likely, and for intervals to hold 95 %."""
         errors = self.errors(state)
         holding = errors.holding_scale(problem.noise_var, self.learned)
+        holding = self._with_regard_to_silence(holding, state)
         return self._bent(errors, state, problem.noise_var).likely_scale(problem.noise_var), holding
+
+    def _with_regard_to_silence(self, holding: float, state: State) -> float:
+        """Return a scale that shrinks no more than in proportion to what the held-out data speak of.
+
+        Of places that are like those held out, nearly all; less where some are far from any datum, as in a
+        hole. Sums over places (blurs, Fourier coefficients) say nothing of what no sum sees, so that nothing
+        is shrunk: with 32 x 32 and 40 x 40 pixels, eleven of eleven fits that were had intervals that hold
+        less for it, by 0.2 to 4 %.
+        """
+        if holding >= 1:
+            return holding
+        if not self.phi.facts.one_per_row:
+            return 1.0
+        energy = float(np.sum(to_numpy(self.phi.column_norms()).astype(np.float64) ** 2))
+        anywhere = energy * float(np.mean(to_numpy(state.variance).astype(np.float64)))
+        here = float(np.sum(to_numpy(state.carry.predicted).astype(np.float64)))
+        share = min(1.0, here / anywhere) if anywhere > 0 else 1.0
+        return 1.0 - share * (1.0 - holding)
 
     def log_densities(self, problem: Problem, state: State, scale: float) -> np.ndarray:
         """Return the log density of each datum that was held out, in nats, in scaled units."""
@@ -82,6 +101,10 @@ class FromPredictions:
         # Of few draws, the smallest and the largest are so by chance; at first all is a guess.
         known = state.carry.draws >= MANY and state.carry.steps > AT_ONCE
         return errors.likely_bend(noise_var) if known else errors
+
+    def judge(self, problem: Problem, state: State) -> dict[str, np.ndarray]:
+        """Return the squared errors at what was held out."""
+        return {"squares": self.errors(state).squares}
 
     def errors(self, state: State) -> Errors:
         """Return the squared errors at what was held out, and how large they are expected to be."""

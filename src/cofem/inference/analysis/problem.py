@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -77,6 +78,8 @@ class AnalysisProblem(Problem):
     @classmethod
     def of(cls, problem: Problem, operator: Operator, prior: Prior) -> AnalysisProblem:
         """Return a problem in analysis form; the prior says who shares precisions among the rows of B."""
+        if not problem.phi.energy:
+            raise ValueError("Phi must not be zero for analysis=...: the data say nothing of the unknown")
         rows = Rows(operator, problem.y)
         boxes = rows.boxes
         if boxes is None:
@@ -116,9 +119,16 @@ class AnalysisProblem(Problem):
         assert isinstance(seen, AnalysisProblem)
         return replace(seen, held_out=unseen)._with_null_space(), unseen, y
 
-    def with_data_of(self, problem: Problem) -> AnalysisProblem:
-        """Return the problem with all data again, at the noise of this one."""
-        return replace(self, phi=problem.phi, y=problem.y, held_out=None)._with_null_space()
+    @property
+    def form(self) -> Callable[[Problem], Problem]:
+        """What makes of a problem with all data the one that this is a part of, at the noise of this one."""
+        rows, prior, noise_var, scale = self.rows, self.prior, self.noise_var, self.scale  # and not Phi
+
+        def in_analysis(problem: Problem) -> Problem:
+            given = (problem.phi, problem.y, noise_var, problem.units, prior, problem.nonnegative)
+            return AnalysisProblem(*given, rows=rows, scale=scale)._with_null_space()
+
+        return in_analysis
 
     def _with_null_space(self) -> AnalysisProblem:
         null = null_space(self.phi, self.rows.null_basis)
@@ -196,6 +206,19 @@ class AnalysisProblem(Problem):
         return on_device_of(self.y, start) if isinstance(start, np.ndarray) else start
 
 
+def is_left_open(analysis: Any) -> bool:
+    """Tell whether an analysis operator is given by a shape or a name only.
+
+    Examples
+    --------
+    >>> is_left_open((64, 64)), is_left_open("auto"), is_left_open(np.eye(2))
+    (True, True, False)
+    """
+    is_shape = isinstance(analysis, tuple) and all(isinstance(n, int | np.integer) for n in analysis)
+    is_number = isinstance(analysis, int | np.integer) and not isinstance(analysis, bool)
+    return isinstance(analysis, str) or is_shape or is_number
+
+
 def checked_analysis(analysis: Any, problem: Problem, n_columns: int) -> Any:
     """Return a shape or a name as it is, anything else as an operator that can be B; raise by name.
 
@@ -208,9 +231,7 @@ def checked_analysis(analysis: Any, problem: Problem, n_columns: int) -> Any:
     n_columns : int
         Number of unknowns of a task.
     """
-    is_shape = isinstance(analysis, tuple) and all(isinstance(n, int | np.integer) for n in analysis)
-    is_number = isinstance(analysis, int | np.integer) and not isinstance(analysis, bool)
-    if isinstance(analysis, str) or is_shape or is_number:
+    if is_left_open(analysis):
         return analysis
     try:
         operator = as_operator(analysis)

@@ -61,7 +61,7 @@ def learn_process(problem: Problem) -> Process | None:
 
     Each datum must be a sample, times a number. Real data of one task, in NumPy.
     """
-    window = _samples(problem)
+    window = samples_of(problem)
     if window is None:
         return None
     n = problem.n_columns
@@ -84,7 +84,8 @@ def learn_process(problem: Problem) -> Process | None:
     return Process(as_operator(matrix), spectrum.noise_var, spectrum.n_parameters, _words(spectrum))
 
 
-def _samples(problem: Problem) -> Window | None:
+def samples_of(problem: Problem) -> Window | None:
+    """Return the data as samples of a series; None where that is not what they are."""
     y, n = problem.y, problem.n_columns
     if not isinstance(y, np.ndarray) or y.ndim != 1 or problem.is_complex or y.size < LEAST_SAMPLES:
         return None

@@ -39,6 +39,8 @@ class Carry(NamedTuple):
     place_ratio: Array | None = None
     #: Noise variance that A had; None if nothing is relative to its diagonal.
     noise_var: float | None = None
+    #: The posterior's spread after the last steps, the present one last; see `AnalysisEM.unsettled`.
+    spreads: tuple[float, ...] = ()
 
 
 #: Gives the variances of the rows of a part, as an array that may be overwritten.

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from cofem._arrays import Array, is_foreign, library, on_device_of, to_numpy
+from cofem._arrays import is_foreign, library, to_numpy
+from cofem.files import digest
 from cofem.inference.problem import Problem
 from cofem.operators import Operator
+from cofem.operators.fingerprint import AGREEMENT, known_by
 
 
 def fingerprint_of(problem: Problem, noise: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -25,32 +26,14 @@ def fingerprint_of(problem: Problem, noise: Any, settings: Mapping[str, Any]) ->
         "shape of Phi": str(operator.shape),
         "y": f"{kind} {list(data.shape)} {digest(data)} in units of {problem.units.data:g}",
         "noise_std": describe(noise),
-        "Phi": numbers_of(operator, y),
+        "Phi": list(known_by(operator, y).numbers),
         **({"chunks of Phi": operator.layout} if operator.layout else {}),
         "unit of Phi": f"{problem.units.dictionary:g}",
         **{
-            name: numbers_of(value, y) if isinstance(value, Operator) else describe(value)
+            name: list(known_by(value, y).numbers) if isinstance(value, Operator) else describe(value)
             for name, value in settings.items()
         },
     }
-
-
-def numbers_of(operator: Operator, like: Array) -> list[float]:
-    """Return what a random vector makes of an operator: others of the same shape give something else.
-
-    Floating-point numbers, since the last digits may depend on the number of threads.
-
-    Examples
-    --------
-    >>> from cofem.operators import Gradient
-    >>> numbers_of(Gradient(5), np.zeros(1)) == numbers_of(Gradient(5), np.zeros(1))
-    True
-    """
-    rng = np.random.default_rng(0)
-    probe = rng.standard_normal(operator.shape[1]).astype(to_numpy(like).dtype)
-    image = to_numpy(operator.forward(on_device_of(like, probe)))
-    overlap = np.vdot(rng.standard_normal(operator.shape[0]), image)
-    return [float(np.linalg.norm(image)), float(overlap.real), float(overlap.imag)]
 
 
 def describe(value: Any) -> str:
@@ -75,16 +58,11 @@ def describe(value: Any) -> str:
     return re.sub(r" at 0x[0-9a-fA-F]+", "", text)  # where an object lies in memory is no setting
 
 
-def digest(array: np.ndarray) -> str:
-    """Return a short hash of an array's values."""
-    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]
-
-
 def agree(old: Any, new: Any) -> bool:
     """Tell whether two parts of fingerprints are the same, numbers up to rounding."""
     if isinstance(new, list) and isinstance(old, list) and len(old) == len(new):
         size = max(map(abs, new), default=0.0)
-        return all(abs(a - b) <= 1e-4 * size for a, b in zip(old, new, strict=True))
+        return all(abs(a - b) <= AGREEMENT["float32"] * size for a, b in zip(old, new, strict=True))
     return bool(old == new)
 
 

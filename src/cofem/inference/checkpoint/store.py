@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import io
-import json
 import os
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +10,19 @@ import numpy as np
 
 from cofem import __version__
 from cofem._packing import pack, unpack
-from cofem.files import read_npz, resolved, write_npz
+from cofem.files import (
+    UNREADABLE,
+    check_arrays,
+    is_sealed,
+    one_line,
+    read_archive,
+    read_header,
+    resolved,
+    write_npz,
+)
 
 FORMAT = "cofem-checkpoint"
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 
 
 class CheckpointWarning(UserWarning):
@@ -38,21 +44,6 @@ class CheckpointWarning(UserWarning):
     """
 
 
-UNREADABLE = (
-    OSError,
-    KeyError,
-    IndexError,
-    ValueError,
-    TypeError,
-    EOFError,
-    AttributeError,
-    MemoryError,
-    RecursionError,
-    NotImplementedError,
-    zipfile.BadZipFile,
-)
-
-
 def write(path: Path, contents: dict[str, Any]) -> None:
     """Write a checkpoint, whole or not at all."""
     arrays: dict[str, np.ndarray] = {}
@@ -62,19 +53,16 @@ def write(path: Path, contents: dict[str, Any]) -> None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read a checkpoint; `ValueError` if it is none."""
+    """Read a checkpoint; `ValueError` if it is none, or if anything in it is not what was written."""
     try:
-        arrays = read_npz(path)
-        header = json.loads(str(arrays.pop("header")))
-        if header["format"] != FORMAT:
-            raise ValueError(f"its format is {header['format']!r}")
+        header, arrays = read_archive(path)
+        _check_format(header)
         version = int(header["version"])
     except FileNotFoundError as error:
         raise ValueError(f"resume: there is no file {str(path)!r}") from error
     except UNREADABLE as error:
-        why = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(
-            f"resume must be a checkpoint of cofem.fit, but {str(path)!r} is not: {why}"
+            f"resume must be a checkpoint of cofem.fit, but {str(path)!r} is not: {one_line(error)}"
         ) from error
     if version > FORMAT_VERSION:
         raise ValueError(
@@ -87,34 +75,40 @@ def read(path: Path) -> dict[str, Any]:
             f"{FORMAT_VERSION}); go on with it there, or start afresh"
         )
     try:
+        _check_seal(header)
+        check_arrays(header, arrays)
         contents = unpack(header["contents"], arrays)
         return {name: contents[name] for name in ("rng", "fingerprints", "finished", "current")}
     except UNREADABLE as error:
-        raise ValueError(f"resume: {str(path)!r} is damaged ({type(error).__name__}: {error})") from error
+        raise ValueError(f"resume: {str(path)!r} is damaged: {one_line(error)}") from error
 
 
 def read_fingerprints(path: Path) -> dict[str, dict[str, Any]]:
     """Return whose checkpoint a file is, by task; `ValueError` if that cannot be told."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            header = _header(archive)
+        header = read_header(path)
         if int(header["version"]) != FORMAT_VERSION:
             raise ValueError(f"format {header['version']}, this cofem has {FORMAT_VERSION}")
+        _check_seal(header)
         contents = dict(header["contents"]["dict"])
         found: dict[str, dict[str, Any]] = unpack(contents["fingerprints"], {})
         return found
     except UNREADABLE as error:
         raise ValueError(
-            f"checkpoint {str(path)!r} exists, and whose it is cannot be told "
-            f"({' '.join(str(error).split()) or type(error).__name__}); choose another name, or delete it"
+            f"checkpoint {str(path)!r} exists, and whose it is cannot be told ({one_line(error)}); choose "
+            "another name, or delete it"
         ) from error
 
 
-def _header(archive: zipfile.ZipFile) -> dict[str, Any]:
-    """Read the words of an archive without its numbers."""
-    text = np.lib.format.read_array(io.BytesIO(archive.read("header.npy")), allow_pickle=False)
-    header: dict[str, Any] = json.loads(str(text))
-    return header
+def _check_format(header: dict[str, Any]) -> None:
+    if header.get("format") != FORMAT:
+        raise ValueError(f"its format is {header.get('format')!r}")
+
+
+def _check_seal(header: dict[str, Any]) -> None:
+    """Refuse a header that was changed: nothing of it is checked any further, and all of it is believed."""
+    if not is_sealed(header):
+        raise ValueError("its header is not what was written")
 
 
 def as_path(path: Any, name: str) -> Path:
@@ -144,7 +138,7 @@ def has_content(path: Path) -> bool:
 
 def _is_checkpoint(path: Path) -> bool:
     try:
-        with zipfile.ZipFile(path) as archive:
-            return bool(_header(archive)["format"] == FORMAT)
-    except UNREADABLE:
+        _check_format(read_header(path))
+    except ValueError:
         return False
+    return True

@@ -10,12 +10,19 @@ import numpy as np
 
 from cofem._arrays import average, in_precision, inner, on_device_of, size, squared_modulus
 from cofem.inference.base import Method
-from cofem.inference.covariance_free import UNSETTLED
+from cofem.inference.covariance_free import UNSETTLED, CoFEM
 from cofem.inference.loop import Ended, Stage
 from cofem.inference.noise.joint import WIDE, joint_method, run_jointly
-from cofem.inference.noise.rules import MOST_SPREAD, MOST_SPREAD_EARLY, FromHeldOut, least_noise
+from cofem.inference.noise.rules import (
+    ENOUGH_FOR_MEDIAN,
+    MOST_SPREAD,
+    MOST_SPREAD_EARLY,
+    FromHeldOut,
+    least_noise,
+    middle,
+)
 from cofem.inference.noise.second_tries import SecondTry, was_given_up
-from cofem.inference.noise.strategy import STOPPED, Learned, Plan, with_few_data
+from cofem.inference.noise.strategy import Learned, Plan, with_few_data
 from cofem.inference.prediction import MOST_DRAWS, Errors
 from cofem.inference.problem import Problem
 from cofem.inference.record import Outcome
@@ -43,6 +50,9 @@ MUCH_NOISE, FEW_HELD_OUT, FEWEST_HELD_OUT, MOST_HELD_OUT, FAR_LESS = 0.1, 0.02, 
 FAR_MORE_HELD_OUT = 1.5
 #: Where the noise starts in second tries of few data, relative to all of them.
 LOWER = 0.01
+#: Where the noise starts, relative to the data, once a fit from the first start predicts no better than none:
+#: from below it rises in a dozen turns, each of which has to settle.
+FROM_ABOVE = 0.5
 #: Noise variance relative to the data from which on parts that are fitted together go on to their end. Slow
 #: progress looks as if the noise had settled: of 120 fits (DCT, D = 1024, N = D/3 to D/5, noise 0.03 and 0.1)
 #: 4 were off by more than 1.5, and 2 of those that went on, in twice the time.
@@ -51,6 +61,8 @@ NOISY = 0.015
 #: logarithm of learned over true noise 0.118 in place of 0.121 (640 fits, seeds 600 to 609 and 700 to 709).
 #: With parts of 10 the noise then depends on the last digits of Phi.
 ENOUGH_IN_A_PART = 20
+#: How many times as many data as tell the median of their errors there must be, for a part to have these.
+MANY_TIMES = 4
 #: Outer steps that EM takes at most; MacKay's update takes more.
 USUAL_STEPS = 100
 #: Most outer steps of a part that nothing but the noise is wanted of.
@@ -108,10 +120,10 @@ class HeldOutParts:
         """
         if problem.n_rows < 2:
             raise ValueError("noise_std cannot be learned from a single datum; give noise_std")
-        parts = self.parts(problem.n_rows, runner.rng)
+        parts = self.parts(problem.n_rows, runner.rng, problem.phi.is_like_a_convolution)
         found = self._learn_from(problem, parts, plan, runner)
         little = found.noise_var < MUCH_NOISE * average(squared_modulus(problem.y))
-        if little or found.stopped or found.fault or plan.before is not None or problem.n_tasks > 1:
+        if little or found.fault or plan.before is not None or problem.n_tasks > 1:
             return found
         first = found.noise_var
         size = max(FEWEST_HELD_OUT, round(FEW_HELD_OUT * problem.n_rows))
@@ -128,8 +140,6 @@ class HeldOutParts:
             return found
         if again is None or again.fault:
             return found
-        if again.stopped:
-            return found._replace(note=STOPPED, stopped=True)
         return again._replace(note=f"{again.note}: {why} the signal is not found")
 
     def _learn_from_below(self, problem: Problem, plan: Plan, runner: Runner, first: float) -> Learned | None:
@@ -145,7 +155,7 @@ class HeldOutParts:
             return None
         lower = replace(self, starts=(LOWER,))
         found = lower._learn_jointly(problem, parts, plan, runner, method, first)
-        if found is None or found.stopped or found.fault or found.noise_var <= FAR_LESS * first:
+        if found is None or found.fault or found.noise_var <= FAR_LESS * first:
             return found
         return None
 
@@ -182,16 +192,14 @@ class HeldOutParts:
             if part.outcome.status.code is StatusCode.FAILED:
                 median = float(np.median([*found, part.noise_var]))
                 return Learned(median, "", fault=part.outcome.status.message)
-            if part.outcome.status.code is StatusCode.STOPPED:
-                known_by_then = float(np.median([*found, part.noise_var]))
-                return with_few_data(Learned(known_by_then, STOPPED, stopped=True), problem)
             if first is None or part.noise_var <= FAR_LESS * first:
                 found.append(part.noise_var)
                 errors.append(part.errors)
             elif number == 2 and not found:
                 return None
         # The median, since a fit of one part may miss the signal.
-        noise_var = float(np.median(found))
+        squares = parts[0].size * problem.n_tasks * (2 if problem.is_complex else 1)
+        noise_var = middle(found, squares)
         return _learned(problem, parts, noise_var, errors)
 
     def _learn_jointly(
@@ -227,8 +235,6 @@ class HeldOutParts:
                 noise_var = outcome.problem.noise_var
             if outcome.status.code is StatusCode.FAILED:
                 return Learned(noise_var, "", fault=outcome.status.message)
-            if outcome.status.code is StatusCode.STOPPED:
-                return with_few_data(Learned(noise_var, STOPPED, stopped=True), problem)
             if not outcome.status.settled:
                 noise_var = max(noise_var, rule(outcome.problem, outcome.state, True))
             elif min(rule.sizes) >= ENOUGH_IN_A_PART and noise_var > least_noise(outcome.problem):
@@ -283,11 +289,13 @@ class HeldOutParts:
         if plan.before is not None:  # from elsewhere it would not find more
             starts = starts[:1]
         part: Part | None = None
-        for turn, start in enumerate(starts):
-            roughly = not (self.judged or given) and may_be_rough(problem)
+        roughly = not (self.judged or given) and may_be_rough(problem)
+        left, turn = list(starts), -1
+        while left:
+            start, turn = left.pop(0), turn + 1
             seen, rule = split(problem, rows, start, roughly)
             rule = replace(rule, most=plan.most_noise)
-            method, _ = choose_method(seen)
+            method = _method_of_part(problem, seen) if roughly else choose_method(seen)[0]
             name, title = f"{names[0]}/{turn}", names[1]
             steps = method.default_max_iter
             rough = roughly and steps <= USUAL_STEPS
@@ -297,6 +305,11 @@ class HeldOutParts:
                 steps = min(steps, MOST_ROUGH_STEPS)
             judge = rule.judge_exactly if self.judged else rule.judge
             wanted = SOMETHING * power if start in self.starts[1:] else first
+            at_first = rough and wanted is None and plan.before is None and start == self.starts[0]
+            second_try = None if wanted is None else SecondTry(wanted)
+            if rough and not rule.local and (at_first or second_try is not None):
+                nothing = average(squared_modulus(rule.y))
+                second_try = SecondTry(math.inf if wanted is None else wanted, nothing)
             stage = Stage(
                 name,
                 title,
@@ -309,26 +322,33 @@ class HeldOutParts:
                 passes_on=self.judged,
                 rough=rough,
                 loose=plan.before is not None,
-                second_try=None if wanted is None else SecondTry(wanted),
+                second_try=second_try,
             )
             outcome = runner.run(seen, method, stage)
             noise_var = outcome.problem.noise_var
-            if outcome.status.code in (StatusCode.FAILED, StatusCode.STOPPED):
+            if outcome.status.code is StatusCode.FAILED:
                 return Part(outcome, noise_var, method)
             if not (given or outcome.status.settled):  # it may never have been allowed to rise
                 noise_var = max(noise_var, rule(outcome.problem, outcome.state, True))
             found = noise_var < NOTHING_FOUND * power
             if part is None or found:
                 part = Part(outcome, noise_var, method)
-            if found or given or was_given_up(outcome.status):
+            if at_first and was_given_up(outcome.status):  # most is noise, which is found from above
+                part, left = None, [FROM_ABOVE]
+            elif found or given or was_given_up(outcome.status):
                 break
         assert part is not None
         return part
 
-    def parts(self, n_rows: int, rng: np.random.Generator) -> list[np.ndarray]:
-        """Choose the rows to hold out, one set for each fit."""
+    def parts(self, n_rows: int, rng: np.random.Generator, local: bool = False) -> list[np.ndarray]:
+        """Choose the rows to hold out, one set for each fit.
+
+        Where columns act on few data each (`local`), a part needs so many that a few may be far off.
+        """
         share = min(self.share, max(self.enough / n_rows, FEW_HELD_OUT))
         size = max(1, round(share * n_rows))
+        if local and n_rows >= MANY_TIMES * ENOUGH_FOR_MEDIAN:
+            size = max(size, ENOUGH_FOR_MEDIAN)
         count = min(self.most_parts, math.ceil(self.wanted / size), n_rows // size)
         return _drawn_parts(n_rows, size, max(1, count), rng)
 
@@ -337,6 +357,15 @@ def _drawn_parts(n_rows: int, size: int, count: int, rng: np.random.Generator) -
     """Draw so many sets of rows of one size, in order, which have none in common."""
     order = rng.permutation(n_rows)
     return [np.sort(order[i * size : (i + 1) * size]) for i in range(count)]
+
+
+def _method_of_part(problem: Problem, seen: Problem) -> Method:
+    """Return the method for a part that nothing but the noise is wanted of.
+
+    That for all data, if a part is exact only because it is a little smaller.
+    """
+    method, whole = choose_method(seen)[0], choose_method(problem)[0]
+    return whole if isinstance(whole, CoFEM) and not isinstance(method, CoFEM) else method
 
 
 def may_be_rough(problem: Problem) -> bool:

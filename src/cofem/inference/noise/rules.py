@@ -13,7 +13,9 @@ only when the fit has settled. The last fit uses all data again, at the noise th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -70,7 +72,8 @@ class FromEvidence:
 
     def __call__(self, problem: Problem, state: State, settled: bool) -> float:
         """Return the noise variance for the next step."""
-        misfit = problem.y - problem.phi.forward(problem.point(state.mean, state.variance))
+        # With a constraint, too: gamma is the freedom of the Gaussian before it, and so must be the misfit.
+        misfit = problem.y - problem.phi.forward(state.mean)
         gamma = total(1 - state.alpha * state.variance)
         freedom = problem.n_tasks * max(problem.n_rows - gamma, 0.1 * problem.n_rows)
         return total(squared_modulus(misfit)) / freedom
@@ -241,6 +244,23 @@ def error_of_most(misfit: Array) -> float:
         return mean
     of_most = float(np.median(power)) / MEDIAN_OF_SQUARES[is_complex(misfit)]
     return of_most if of_most < HEAVY_TAILS * mean else mean
+
+
+def middle(said: Sequence[float], squares: int) -> float:
+    """Return the median of what parts say, each from so many squares, less its bias.
+
+    The median of mean squares is below their mean: of ten parts of ten real data by 5.5 %, of three by 3.7 %.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> draws = np.random.default_rng(0).chisquare(10, (4000, 10)) / 10
+    >>> bool(abs(np.mean([middle(said, 10) for said in draws.tolist()]) - 1) < 0.01)
+    True
+    """
+    half = -(-len(said) // 2)
+    # Not NumPy's median, which takes 50 us.
+    return median(said) / (1 - 2 / (3 * max(squares, 1)) * (1 - 1 / half))
 
 
 def least_noise(problem: Problem) -> float:

@@ -17,8 +17,6 @@ from cofem.status import Caution
 #: Data below which those that are held out are too few to learn a small noise from, see `least_from_few`. Not
 #: more: scikit-learn's check that weights count samples has 9 of them.
 FEW_DATA = 9
-#: Where the noise comes from if a callback stops the fit.
-STOPPED = "a callback stopped the fit while the noise was learned; it is what was known by then"
 
 
 class Plan(NamedTuple):
@@ -66,8 +64,6 @@ class Learned(NamedTuple):
         Where it comes from.
     rule : NoiseRule or None
         How it goes on to change in the fit that follows; None if it is settled.
-    stopped : bool
-        Whether a callback stopped the learning.
     outcome : Outcome or None
         The fit at that noise, if learning the noise has made it.
     fault : str
@@ -79,7 +75,6 @@ class Learned(NamedTuple):
     noise_var: float
     note: str
     rule: NoiseRule | None = None
-    stopped: bool = False
     outcome: Outcome | None = None
     fault: str = ""
     doubt: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -215,13 +216,17 @@ def solve_trace(strength: Array, gamma: float, largest: float, weight: Array | N
     if gamma <= 0 or whole <= 0:  # nothing was learned from the data
         return 0.0
 
+    most = float(np.finfo(precision_of(strength)).max) / 4
+
     def excess(log_c: float) -> tuple[float, float]:
-        c = float(np.exp(log_c))
-        ct = c * strength
-        known = c * weighted / (1 + ct)
+        prior = min(math.exp(-log_c), most)
+        both = prior + strength
+        known = weighted / both
         found = total(known)
+        if not found > 0:  # it is too small for the precision
+            return -math.inf, 0.0
         # In logarithms the function is nearly straight.
-        return float(np.log(found / gamma)), total(known / (1 + ct)) / found
+        return math.log(found / gamma), prior * total(known / both) / found
 
     # The left side is at most c times its slope at zero, and concave: Newton's steps all go up.
     high = float(np.log(largest))

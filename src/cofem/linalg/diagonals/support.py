@@ -120,8 +120,7 @@ def check_support(
     else:
         suspects = _off(context, variance, found, rng, probes)
     if suspects.size and small and is_small(phi) and isinstance(variance, np.ndarray):
-        system = DirectSystem(phi, context.alpha.astype(np.float64), context.noise_var)
-        suspects, exact = found, system.variance(_units(context, found))
+        suspects, exact = found, exact_variances(context, found)
     else:
         # Stored columns are suspects for a reason, others often by chance.
         first = MOST_SOLVES if phi.stored_entries else min(FIRST_SOLVES, MOST_SOLVES)
@@ -211,6 +210,16 @@ def _off(
         return found[order]  # no probe can be trusted to clear any of them
     spread = 1.4826 * float(np.median(np.abs(ratios - 1)))
     return found[order[deviation[order] > max(DEVIATION, ERRORS * spread / probes**0.5)]]
+
+
+def exact_variances(context: PosteriorContext, indices: np.ndarray) -> np.ndarray:
+    """Return the variances of some coefficients, by a factor where Phi is small, else by linear systems."""
+    phi = context.phi
+    if not is_small(phi):
+        return to_numpy(_solve_for(context, indices))
+    system = DirectSystem(phi, context.alpha.astype(np.float64), context.noise_var)
+    parts = blocks(indices.size, vectors_at_once(phi.shape[1]))
+    return np.concatenate([np.zeros(0), *(system.variance(_units(context, indices[some])) for some in parts)])
 
 
 def _solve_for(context: PosteriorContext, indices: np.ndarray) -> Array:

@@ -268,9 +268,9 @@ def known_well(phi: Dictionary, alpha: np.ndarray, noise_var: float) -> tuple[np
 
     And a larger set, of those that may be in S before long.
     """
-    ratio = noise_var * alpha / phi.column_energy
-    limit = next((r for r in KNOWN_WELL if np.mean(ratio < r) <= LARGEST_SHARE), 0.0)
-    return np.flatnonzero(ratio < limit), np.flatnonzero(ratio < AHEAD * limit)
+    prior, energy = noise_var * alpha, phi.column_energy  # not their ratio: columns may be zero
+    limit = next((r for r in KNOWN_WELL if np.mean(prior < r * energy) <= LARGEST_SHARE), 0.0)
+    return np.flatnonzero(prior < limit * energy), np.flatnonzero(prior < AHEAD * limit * energy)
 
 
 #: The last Gram matrix of a dictionary in use, and its columns: S changes little from step to step.

@@ -87,9 +87,7 @@ def may_factor(phi: Dictionary, rows: Any, alpha: Array) -> bool:
 
 def a_little_larger(factor: SparseFactor) -> SparseFactor:
     """Return the factor of a singular matrix with a little on its diagonal."""
-    matrix = factor.matrix
-    more = LITTLE * float(matrix.diagonal().max()) * scipy.sparse.eye_array(matrix.shape[0])
-    return SparseFactor(scipy.sparse.csc_array(matrix + more), factor.narrow)
+    return factor.larger(LITTLE)
 
 
 def whole_factor(
@@ -113,7 +111,7 @@ def whole_factor(
         return None
     prior = rows.weighted_gram(noise_var * alpha.astype(np.float64))
     if data is not None and is_sparse:
-        factor = SparseFactor(scipy.sparse.csc_array(data + prior), narrow=False)
+        factor = SparseFactor(scipy.sparse.csc_array(data + prior))
         factor = factor if factor.exists else a_little_larger(factor)
         return factor if factor.exists else None
     whole = np.asarray(rows.full_gram_of(phi) + prior)
