@@ -88,8 +88,10 @@ def draw(kind: str, number: int) -> Case:
         shape = [(1, 80), (3, 60), (80, 2), (7, 31), (5, 1, 30)][int(rng.integers(5))]
     elif kind == "volume":
         shape = (5, 6, 7)
+    elif kind == "frame":  # with a dozen times as many rows as places
+        shape = (int(rng.integers(6, 12)), int(rng.integers(6, 12)))
     else:
-        shape = (int(rng.integers(8, 22)), int(rng.integers(8, 22)))
+        shape = (int(rng.integers(8, 18)), int(rng.integers(8, 18)))
     size = int(np.prod(shape))
     analysis: Any = Gradient(shape)
     seen = rng.random(shape) < rng.uniform(0.4, 0.8)
