@@ -51,7 +51,7 @@ def test_it_notices_what_is_wrong(
     [
         (dict(mean=1.01), "mean off"),
         (dict(variance=3.0), "std where seen"),
-        (dict(noise_std=3.0), "covariance off"),
+        (dict(noise_std=3.0), "std where seen"),
     ],
     ids=["mean", "variances", "noise"],
 )
