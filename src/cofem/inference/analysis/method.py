@@ -36,7 +36,7 @@ from cofem.inference.em import as_mean, data_columns
 from cofem.inference.problem import Problem
 from cofem.linalg.analysis import AnalysisSystem, RowPart
 from cofem.linalg.analysis.exact import exact_moments
-from cofem.linalg.analysis.far import FAR, variance_from_afar
+from cofem.linalg.analysis.far import comes_from_afar, variance_from_afar
 from cofem.linalg.analysis.null_space import spread_of
 from cofem.linalg.build import right_hand_sides_at_once
 from cofem.linalg.cg import CGResult
@@ -411,7 +411,7 @@ class AnalysisEM(Method):
             apart, weight = variance / inverse, draws / (draws + POOLED_FROM)
             pooled = rows.pooled_places(apart, _kind(problem))
             variance = inverse * (1 + weight * apart + (1 - weight) * pooled)
-            if of_result and float(namespace(pooled).max(pooled)) > FAR:
+            if of_result and comes_from_afar(system, pooled):
                 variance, solved = variance_from_afar(system, inverse, rng, self.draw_tol, self.cg_iterations)
                 accounts.append(_without_solution(solved))
         assert variance is not None

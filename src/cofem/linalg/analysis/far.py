@@ -29,8 +29,9 @@ from cofem.linalg.cg import CGResult
 
 #: Variance of a place's mean given its neighbours, relative to its variance given them, from which on it
 #: comes from afar. At most 5 to 29 in twelve pictures of which data see 25 or 40 % of the pixels; 70 with a
-#: hole of 20 x 25, 400 with more than half of 64 x 64 unseen, 10^6 in a gap of three lines.
-FAR = 40.0
+#: hole of 20 x 25, 400 with more than half of 64 x 64 unseen, 10^6 in a gap of three lines. Of 1 % of the
+#: places at least 5 to 14 in the pictures, 48 and more with holes.
+FAR, FAR_IN_A_PART, PART = 40.0, 16.0, 0.01
 #: Draws: the error of a standard deviation in a hole is 10 % with 8, 5 % with 16, 2.4 % with 32 (26 % with 8
 #: draws alone, 17 % with 16).
 DRAWS = 16
@@ -40,6 +41,21 @@ BASIS_TOL = 0.1
 ROUNDING = 1e3
 #: Part of the diagonal that is left at least, where other directions have nearly all of it.
 LEAST = 1e-3
+
+
+def comes_from_afar(system: AnalysisSystem, remote: Array) -> bool:
+    """Tell whether variances are to be had by `variance_from_afar`: always where a factor makes that cheap.
+
+    Parameters
+    ----------
+    system : AnalysisSystem
+        A.
+    remote : array of shape (D,)
+        Variance of the mean of each place given its neighbours, relative to its variance given them.
+    """
+    xp = namespace(remote)
+    share = float(xp.count_nonzero(remote > FAR_IN_A_PART)) / remote.shape[0]
+    return system.has_factor or share > PART or float(xp.max(remote)) > FAR
 
 
 def variance_from_afar(

@@ -293,6 +293,11 @@ class AnalysisSystem:
             return a_little_larger(factor) if singular else factor
         return wave_preconditioner(self.phi, self.rows, self.alpha, self.noise_var)
 
+    @property
+    def has_factor(self) -> bool:
+        """Whether solves are by a factor from the first step on."""
+        return isinstance(self._quick, SparseFactor)
+
     @cached_property
     def _factor(self) -> PosteriorPreconditioner | None:
         return whole_factor(self.phi, self.rows, self.alpha, self.noise_var)
