@@ -48,11 +48,10 @@ N_DRAWS, EXACT_ROWS, DIRECT_ROWS = 128, 256, 128 * CG_STEPS
 class Posterior:
     """Gaussian posterior of the coefficients at the learned precisions.
 
-    With ``nonnegative=True`` it is that Gaussian of which each value is taken to the nearest one without
-    negative coefficients, in the Gaussian's own norm. `mean` is the mode, the most likely coefficients that are
-    not negative all together, and explains the data as they do; draws are such modes of data and prior that are
-    perturbed as the model says. `variance` and intervals are those of Gaussians that are cut off at zero, one
-    for each coefficient: as wide as draws, or up to a third wider where columns are alike.
+    With ``nonnegative=True`` `mean` is the mode: the most likely coefficients, all together, none of them
+    negative. Draws are such modes for data and a prior that are perturbed as the model says. `variance` and
+    intervals are those of Gaussians that are cut off at zero, one for each coefficient: as wide as draws, or up
+    to a third wider where columns are similar.
 
     Attributes
     ----------

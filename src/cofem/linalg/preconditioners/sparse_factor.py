@@ -73,7 +73,7 @@ class SparseFactor(PosteriorPreconditioner):
         return np.asarray(self._factor.solve(columns))
 
     def inverse_diagonal(self) -> np.ndarray | None:
-        """Return the diagonal of the inverse, shape (D,), one column after the other; None if they are many."""
+        """Return the diagonal of the inverse, shape (D,), column by column; None if there are many."""
         size = self.matrix.shape[-1]
         if size > MOST_UNKNOWNS:
             return None
