@@ -418,5 +418,5 @@ def test_the_last_resort_is_checked_at_the_end(monkeypatch, limit):
         post = cofem.fit(aslinearoperator(case.Phi), case.y, noise_std=case.noise_std, rng=0, **settings)
     assert "variances by 'corrected', because 'self_consistent' failed" in str(post.status)
     assert np.isfinite(post.history["diagonal_error"][-1])
-    assert post.converged == (limit > 0)
+    assert post.status.settled == (limit > 0)
     assert ("the last check found rough variances" in str(post.status)) == (limit < 0)

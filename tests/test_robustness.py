@@ -371,12 +371,12 @@ def test_an_exception_while_the_noise_is_learned_is_told(monkeypatch: pytest.Mon
         return give_up(good) if len(gone) == 1 else good
 
     with pytest.warns(cofem.ConvergenceWarning, match="the noise could not be learned"):
-        post = cofem.fit(Moody(forward=once, after=24), DATA, method="cofem", rng=0)
+        post = cofem.fit(Moody(forward=once, after=40), DATA, method="cofem", rng=0)
     assert post.status.code is cofem.StatusCode.FAILED
     assert "ConnectionError: the detector is gone" in post.status.message
     assert not any("the noise was learned" in note for note in post.status.notes)
     with pytest.raises(ConnectionError):  # for good, so that there is no fit either
-        cofem.fit(Moody(forward=give_up, after=24), DATA, method="cofem", rng=0)
+        cofem.fit(Moody(forward=give_up, after=40), DATA, method="cofem", rng=0)
 
 
 @pytest.mark.parametrize("noise_std", [0.1, "learn"])
@@ -462,7 +462,7 @@ def test_ill_conditioned_single_precision(method: str) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         post = cofem.fit(Phi, y, noise_std=1e-4, method=method, rng=0, max_iter=40)
-    assert {warning.category for warning in caught} <= {cofem.ConvergenceWarning}
+    assert {warning.category for warning in caught} <= {cofem.ConvergenceWarning, cofem.ReliabilityWarning}
     assert np.isfinite(post.mean).all()
     assert (post.variance >= 0).all()
     if post.status.code in (cofem.StatusCode.FAILED, cofem.StatusCode.DIVERGED):
@@ -534,7 +534,7 @@ def test_coefficients_on_very_weak_columns_are_pointed_out() -> None:
     y = norms * np.where(np.arange(64) == 3, 1.0, 0.0) + 0.01 * rng.standard_normal(64)
     post = cofem.fit(np.diag(norms), y, noise_std=0.01, rng=0)
     assert np.abs(post.mean[32:]).max() > 100  # noise of 0.01 through columns of norm 1e-5
-    assert "through such a column noise looks like a large coefficient" in str(post.status)
+    assert "Noise in such a column looks like a large coefficient" in str(post.status)
     well = cofem.fit(np.eye(64), y, noise_std=0.01, rng=0)
     assert "through such a column" not in str(well.status)
 
@@ -544,6 +544,7 @@ def test_a_start_beyond_all_units_is_cut_off(alpha_init: float) -> None:
     y = np.array([5e3, 6e4, 9e4, -6e4])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.simplefilter("ignore", cofem.ReliabilityWarning)
         post = cofem.fit(
             Mask([0, 2, 5, 6], 8) @ DCT(8).T, y, noise_std=1e4, alpha_init=alpha_init, max_iter=1, tol=0
         )

@@ -16,7 +16,7 @@ def error_and_share(N: int, D: int, seed: int, method: str) -> tuple[float, floa
     """Error of the mean, and the share of new data in their 90 % intervals."""
     case = features(N, D, seed)
     post = cofem.fit(case.Phi, case.y, noise_std=0.5, method=method, rng=0)
-    assert post.converged
+    assert post.status.settled
     rng = np.random.default_rng(seed)
     rows = rng.standard_normal((400, D))
     predicted, std = post.predict(rows, return_std=True)

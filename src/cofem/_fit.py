@@ -388,11 +388,11 @@ def _concluded(
         words += about_silence(post) if status.code is not StatusCode.STOPPED else []
     words += [*about_weak_columns(outcome), *about_expected_error(expected)]
     # Looked at here where products cost next to nothing, else in `Posterior.support` alone.
-    stored = prepared.operator.stored_matrix() is not None and post.analysis is None
-    if stored and status.code is not StatusCode.FAILED:
+    stored = prepared.operator.stored_matrix() is not None and isinstance(post.mean, np.ndarray)
+    if stored and post.analysis is None and status.code is not StatusCode.FAILED:
         words.append(about_the_support(post))
     status = post.status.with_notes(*words)
-    if status.warnings:
+    if status.warnings and status.settled:  # else the code itself says what the answer is worth
         warn("; ".join(status.warnings), ReliabilityWarning)
     return replace(post, status=status)
 

@@ -475,7 +475,7 @@ def folds(X: Any, is_positive: np.ndarray) -> np.ndarray | None:
     >>> X = np.array([[0.0], [1.0], [2.0], [3.0], [3.0], [4.0], [5.0]])
     >>> part = folds(X, np.array([1, 1, 1, 0, 0, 0, 0], bool))
     >>> np.bincount(part).tolist(), bool(part[3] == part[4])
-    ([2, 3, 2], True)
+    ([3, 2, 2], True)
     """
     direction = np.random.default_rng(0).standard_normal(X.shape[1])
     place = X.forward(direction) if isinstance(X, Operator) else X @ direction

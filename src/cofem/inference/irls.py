@@ -70,7 +70,8 @@ class IRLS(ExpectationMaximisation):
 
     def too_early(self, state: State) -> str:
         """Where columns look alike, EM's steps are so short that a fit seems settled from the start."""
-        first = self.update == "mackay" and self._follows_em(state)
+        # One step of MacKay's at least: its change of the prior says whether it settles there.
+        first = self.update == "mackay" and state.carry <= FIRST_STEPS
         return "the first steps, which are those of EM, are not done" if first else ""
 
     def maximisation(self, problem: Problem, state: State) -> Array:

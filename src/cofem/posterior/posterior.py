@@ -50,8 +50,8 @@ class Posterior:
 
     With ``nonnegative=True`` `mean` is the mode: the most likely coefficients, all together, none of them
     negative. Draws are such modes for data and a prior that are perturbed as the model says. `variance` and
-    intervals are those of Gaussians that are cut off at zero, one for each coefficient: as wide as draws, or up
-    to a third wider where columns are similar.
+    intervals are those of Gaussians that are cut off at zero, one for each coefficient: as wide as draws, or
+    up to a third wider where columns are similar.
 
     Attributes
     ----------

@@ -81,7 +81,7 @@ def _away_from_zero(posterior: Posterior, level: float) -> Array:
         # A sum of so many normal numbers of variance 1.
         least = -float(ndtri(tail)) * n_pooled**0.5
     else:
-        distance = squared_modulus(mean) / variance
+        distance = squared_modulus(mean / xp.sqrt(variance))  # squares of large numbers overflow
         least = _quantile(n_pooled, tail, is_complex(mean))
     distance = distance if mean.ndim == 1 else xp.sum(distance, axis=1)
     return xp.nonzero(distance > least)[0]
