@@ -123,12 +123,13 @@ class VI(ExpectationMaximisation):
         plain = problem.prior.is_independent and not problem.nonnegative and problem.y.ndim == 1
         if not (plain and problem.phi.gain):
             return False
-        q = self._pull(problem, state.mean) / problem.noise_var
+        # Fourth powers of the data are beyond single precision.
+        q = in_precision(self._pull(problem, state.mean), "float64") / problem.noise_var
         s = self._half_curvature(problem) / problem.noise_var
-        power, now = squared_modulus(q), squared_modulus(state.mean)
+        power, now = squared_modulus(q), squared_modulus(in_precision(state.mean, "float64"))
         there = at_least(power - s, 0.0) ** 2 / (at_least(power, s) * s**2)
         grows = namespace(there).where(there > 4 * now, there, 0 * there)
-        return inner(grows, problem.phi.column_energy) > problem.noise_var
+        return inner(grows, in_precision(problem.phi.column_energy, "float64")) > problem.noise_var
 
     def finish(
         self, problem: Problem, state: State, ended: StatusCode, rng: np.random.Generator
