@@ -392,7 +392,7 @@ def _concluded(
     if stored and post.analysis is None and status.code is not StatusCode.FAILED:
         words.append(about_the_support(post))
     status = post.status.with_notes(*words)
-    if status.warnings and status.settled:  # else the code itself says what the answer is worth
+    if status.warnings:
         warn("; ".join(status.warnings), ReliabilityWarning)
     return replace(post, status=status)
 
