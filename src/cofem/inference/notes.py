@@ -274,12 +274,15 @@ def about_expected_error(outcome: Outcome) -> list[str]:
     expected = (tasks * total(state.variance) / power) ** 0.5
     if not expected > EXPECTED_ERROR:
         return []
-    text = (
-        f"expected relative error of post.mean is {100 * expected:.0f} %: the data determine individual "
-        "coefficients poorly. Predictions may still be good. Fewer or less similar columns, more data, or "
-        'prior="auto" may help'
-    )
-    return [Caution(text) if expected > DOUBTFUL_ERROR else text]
+    text = f"expected relative error of post.mean is {100 * expected:.0f} %"
+    if expected <= DOUBTFUL_ERROR:
+        return [text]
+    return [
+        Caution(
+            f"{text}: the data determine individual coefficients poorly. Predictions may still be good. Fewer "
+            'or less similar columns, more data, or prior="auto" may help'
+        )
+    ]
 
 
 def fault_of(operator: Operator, problem: Problem) -> str:
