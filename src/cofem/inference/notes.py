@@ -279,8 +279,8 @@ def about_expected_error(outcome: Outcome) -> list[str]:
         return [text]
     return [
         Caution(
-            f"{text}: the data determine individual coefficients poorly. Predictions may still be good. Fewer "
-            'or less similar columns, more data, or prior="auto" may help'
+            f"{text}: the data determine individual coefficients poorly. Predictions may still be good. "
+            'Fewer or less similar columns, more data, or prior="auto" may help'
         )
     ]
 
