@@ -11,13 +11,19 @@ import scipy.sparse
 from scipy.ndimage import gaussian_filter
 
 import cofem
+from cofem.inference.analysis.problem import AnalysisProblem
 from cofem.inference.analysis.process import band_whitening
+from cofem.inference.analysis.residuals import about_residuals
 from cofem.inference.analysis.rows_alike import about_line
+from cofem.inference.base import State
+from cofem.inference.problem import Problem
+from cofem.inference.record import Outcome
 from cofem.linalg.analysis import Rows
 from cofem.linalg.preconditioners import sparse_factor as factors
 from cofem.linalg.preconditioners.sparse_factor import BandFactor, sparse_factor
-from cofem.operators import Identity, Mask, as_operator
+from cofem.operators import Gradient, Identity, Mask, as_operator
 from cofem.operators.dictionary import Dictionary
+from cofem.status import Status, StatusCode
 
 
 def projections(n: int, views: int) -> scipy.sparse.csr_array:
@@ -139,3 +145,22 @@ def test_noise_between_what_was_learned_and_a_quarter_of_it_is_found() -> None:
     seen = rng.random(u.shape) < 0.35
     y = u[seen] + 0.1 * rng.standard_normal(int(seen.sum()))
     assert 0.8 < cofem.fit(Mask(seen), y, analysis="auto", rng=0).noise_std / 0.1 < 1.25
+
+
+def test_signal_that_was_taken_for_noise_shows_in_neighbours_residuals() -> None:
+    shape, rng = (20, 20), np.random.default_rng(0)
+    waves = np.sin(np.indices(shape).sum(0) / 2)
+    for noise_std, taken in ((0.9, True), (0.1, False)):
+        y = waves.ravel() + 0.1 * rng.standard_normal(400)
+        problem = AnalysisProblem.of(
+            Problem(Dictionary(Identity(shape), like=y), y, noise_std**2),
+            Gradient(shape),
+            cofem.Independent(),
+        )
+        mean = np.zeros(400) if taken else waves.ravel()
+        outcome = Outcome(
+            problem, State(np.ones(760), mean, np.ones(400)), {}, Status(StatusCode.CONVERGED, ""), False
+        )
+        (told,) = about_residuals(outcome, learned=True) or ("",)
+        assert ("residuals of neighbors are alike" in told) == taken
+        assert about_residuals(outcome, learned=False) == []

@@ -29,6 +29,7 @@ from cofem.inference.analysis.choice import (
 from cofem.inference.analysis.level import without_level
 from cofem.inference.analysis.null_space import about_null_space
 from cofem.inference.analysis.problem import AnalysisProblem, checked_analysis
+from cofem.inference.analysis.residuals import about_residuals
 from cofem.inference.analysis.rows_alike import about_line
 from cofem.inference.base import Method
 from cofem.inference.checkpoint import Keeper
@@ -338,7 +339,8 @@ def fit_in_analysis(
         so_far = runner.so_far(task, known)
         return _cut_short(end, so_far, prepared, known, method, (of_one, tasks))
     about = (*about_line(synthesis, settings.analysis, phi.column_shape), *about_null_space(chosen.problem))
-    notes = (*about_the_data(data, prepared), note, *chosen.notes, *about)
+    left_over = about_residuals(outcome, learned=prepared.noise.std is None)
+    notes = (*about_the_data(data, prepared), note, *chosen.notes, *about, *left_over)
     post = _concluded(prepared, outcome, method, learned, notes, settings)
     return _split_in_analysis(post, outcome, of_one, tasks) if tasks else post
 
