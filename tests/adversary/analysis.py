@@ -29,7 +29,7 @@ from cofem.operators import DCT, Convolution, Dense, Gradient, Identity, Mask, W
 from .silence import Case, noise_fault, quietly
 
 #: How far answers may be off; see above.
-MEAN, MEDIAN, SINGLE, OFFSET, SURPRISE = 0.15, 1.25, 2.5, 0.5, 1.5
+MEAN, MEDIAN, SINGLE, OFFSET, SURPRISE = 0.15, 1.25, 2.5, 0.3, 1.5
 
 KINDS = (
     "identity",
